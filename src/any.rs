@@ -263,6 +263,19 @@ unsafe impl MemoryCalls for AnyBackend {
         })
     }
 
+    unsafe fn reserve_kept(
+        &self,
+        size: Bytes,
+        alignment: Alignment,
+        within: AddressRange,
+        random: u64,
+    ) -> Option<AnyReservation> {
+        dispatch!(*self, Self, ref backend, AnyReservation as wrap => {
+            // SAFETY: as in `create`.
+            unsafe { backend.reserve_kept(size, alignment, within, random) }.map(wrap)
+        })
+    }
+
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
         dispatch!(*self, Self, ref backend => backend.allocate_plain(device, size))
     }

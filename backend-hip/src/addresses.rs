@@ -14,6 +14,22 @@ use std::time::Duration;
 /// The alignment that the runtime below HIP gives to every range of this size or more.
 const NATURAL: Bytes = Bytes::mib(2);
 
+/// All addresses.
+const ANYWHERE: AddressRange = AddressRange { base: Address(0), size: Bytes(u64::MAX) };
+
+/// Reserves addresses within a range that were kept, at the place of a part that `random` chooses; `None` if none fit.
+pub(crate) fn reserve_kept(
+    driver: &Driver,
+    size: Bytes,
+    alignment: Alignment,
+    within: AddressRange,
+    random: u64,
+) -> Option<Reserved> {
+    // In a forked child the addresses belong to the parent; a reservation returns that error.
+    let _entered = driver.enter(Operation::Reserve).ok()?;
+    driver.kept.take(size, alignment, within, random)
+}
+
 /// Reserves addresses with the given alignment, at the hint if it is free.
 pub(crate) fn reserve(
     driver: &Driver,
@@ -22,7 +38,18 @@ pub(crate) fn reserve(
     hint: Option<Address>,
 ) -> Result<Reserved> {
     let entered = &driver.enter(Operation::Reserve)?;
-    if let Some(kept) = driver.kept.take(size, alignment, hint) {
+    let at_hint =
+        hint.and_then(|hint| driver.kept.take(size, alignment, AddressRange { base: hint, size }, 0));
+    if let Some(kept) = at_hint {
+        return Ok(kept);
+    }
+    // What HIP returns for a hint that it refuses would be kept for ever, once for each such call.
+    let hint = hint.filter(|hint| {
+        let is_usable =
+            || hint.is_aligned_to(alignment.bytes()) && are_free(AddressRange { base: *hint, size });
+        !driver.quirks.free_races || is_usable()
+    });
+    if let Some(kept) = hint.is_none().then(|| driver.kept.take(size, alignment, ANYWHERE, 0)).flatten() {
         return Ok(kept);
     }
     if hint.is_some() || alignment.bytes() <= NATURAL || !workaround_enabled(&ALIGNMENT_IGNORED) {
@@ -135,20 +162,44 @@ pub(crate) fn reserve_again(
 pub(crate) fn close(range: AddressRange) {
     cfg_if::cfg_if! {
         if #[cfg(target_os = "linux")] {
-            let flags =
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-            let size = range.size.0 as usize;
-            // SAFETY: the flags forbid replacing an existing mapping. A kernel before 4.17 ignores MAP_FIXED_NOREPLACE
-            // and may map elsewhere; that mapping is unused and unmapped at once.
-            unsafe {
-                let at = libc::mmap(range.base.as_ptr(), size, libc::PROT_NONE, flags, -1, 0);
-                if at != libc::MAP_FAILED && at != range.base.as_ptr() {
-                    libc::munmap(at, size);
-                }
-            }
+            map_free(range);
         } else {
             let _ = range;
         }
+    }
+}
+
+/// Returns whether nothing is mapped at any of the addresses, so that HIP honours them as a hint: it maps pages there in the
+/// same way.
+fn are_free(range: AddressRange) -> bool {
+    cfg_if::cfg_if! {
+        if #[cfg(target_os = "linux")] {
+            let is_mapped = map_free(range);
+            if is_mapped {
+                // SAFETY: the pages that were just mapped, which no other code knows.
+                unsafe { libc::munmap(range.base.as_ptr(), range.size.0 as usize) };
+            }
+            is_mapped
+        } else {
+            let _ = range;
+            true
+        }
+    }
+}
+
+/// Maps inaccessible pages at addresses of which none is mapped. Returns whether it did.
+#[cfg(target_os = "linux")]
+fn map_free(range: AddressRange) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let size = range.size.0 as usize;
+    // SAFETY: the flags forbid replacing an existing mapping. A kernel before 4.17 ignores MAP_FIXED_NOREPLACE
+    // and may map elsewhere; that mapping is unused and unmapped at once.
+    unsafe {
+        let at = libc::mmap(range.base.as_ptr(), size, libc::PROT_NONE, flags, -1, 0);
+        if at != libc::MAP_FAILED && at != range.base.as_ptr() {
+            libc::munmap(at, size);
+        }
+        at == range.base.as_ptr()
     }
 }
 

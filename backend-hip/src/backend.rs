@@ -9,9 +9,9 @@ use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 #[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Device, DeviceId, DriverInfo,
-    Event, FabricHandle, Granularity, MemoryCalls, MemoryInfo, Operation, Pinned, Properties, Quirk, Result,
-    Stream, SyncCalls, Vendor,
+    Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Device, DeviceId,
+    DriverInfo, Event, FabricHandle, Granularity, MemoryCalls, MemoryInfo, Operation, Pinned, Properties,
+    Quirk, Result, Stream, SyncCalls, Vendor,
 };
 #[cfg(any(doc, feature = "experimental-multicast"))]
 use gpu_vmm_core::{Detail, Error};
@@ -69,8 +69,9 @@ impl HipBackend {
     /// Frees the address ranges that were kept after their reservations were dropped, and returns their number.
     ///
     /// HIP 6 crashes if a reservation gets an address that was freed just before. There, dropped reservations are kept
-    /// and reused by later ones; this costs addresses but no memory. A program that keeps reserving new sizes may run
-    /// out of addresses after months. It can call this from time to time while no GPU works. The call waits for all
+    /// and reused by later ones; this costs addresses but no memory, and no more of them than the program has reserved at one
+    /// time, plus what its sizes leave between them. A program needs this only if it reserves new sizes for months. It can call
+    /// it while no GPU works. The call waits for all
     /// devices and then 100 ms, which makes HIP's race unlikely but not impossible. HIP 7.0 and later keep nothing.
     ///
     /// # Errors
@@ -198,6 +199,16 @@ unsafe impl MemoryCalls for HipBackend {
         hint: Option<Address>,
     ) -> Result<HipReservation> {
         HipReservation::new(&self.driver, size, alignment, hint)
+    }
+
+    unsafe fn reserve_kept(
+        &self,
+        size: Bytes,
+        alignment: Alignment,
+        within: AddressRange,
+        random: u64,
+    ) -> Option<HipReservation> {
+        HipReservation::kept(&self.driver, size, alignment, within, random)
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {

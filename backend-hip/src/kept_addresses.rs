@@ -33,21 +33,29 @@ impl KeptAddresses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a range from the smallest part with room for it, at the hint if there is one. The rest before and after it
-    /// stays, so that a reservation can be extended into the rest of a larger one.
-    pub(crate) fn take(&self, size: Bytes, alignment: Alignment, hint: Option<Address>) -> Option<Reserved> {
+    /// Takes a range from the smallest part with room for it within a range; of its places in that part, 0 chooses the lowest.
+    /// The rest before and after it stays, so that a reservation can be extended into the rest of a larger one. Of parts of one size the lowest serves: a program that
+    /// repeats itself finds its regions at their old addresses, and the addresses behind them among the kept ones.
+    pub(crate) fn take(
+        &self,
+        size: Bytes,
+        alignment: Alignment,
+        within: AddressRange,
+        random: u64,
+    ) -> Option<Reserved> {
         let mut parts = self.parts();
         let place = |part: &Reserved| {
-            let free = part.range;
-            let base = aligned(hint.unwrap_or(free.base), alignment)?;
-            let fits = hint.is_none_or(|hint| hint == base) && free.base <= base && holds(free, base, size);
-            fits.then_some(AddressRange { base, size })
+            let first = aligned(part.range.base.max(within.base), alignment)?;
+            let end = part.range.end().min(within.end());
+            let room = end.0.checked_sub(first.0)?.checked_sub(size.0)?;
+            let place = random % (room / alignment.bytes().0 + 1);
+            Some(AddressRange { base: first + Bytes(place * alignment.bytes().0), size })
         };
         let (index, range) = parts
             .iter()
             .enumerate()
             .filter_map(|(index, part)| Some((index, place(part)?)))
-            .min_by_key(|(index, _)| parts[*index].range.size)?;
+            .min_by_key(|(index, _)| (parts[*index].range.size, parts[*index].range.base))?;
         let Reserved { whole, range: free } = parts.swap_remove(index);
         let taken = Reserved { whole, range };
         parts.extend(taken.rest_of(free));
@@ -95,6 +103,9 @@ mod tests {
         AddressRange { base: Address(base), size }
     }
 
+    /// Every address.
+    const ALL: AddressRange = AddressRange { base: Address(0), size: Bytes(1 << 47) };
+
     fn alignment(bytes: Bytes) -> Alignment {
         Alignment::new(bytes).unwrap()
     }
@@ -110,14 +121,18 @@ mod tests {
         let (large, small) = (range(0x4000_0000, Bytes::mib(64)), range(0x8020_0000, Bytes::mib(4)));
         let kept = kept(&[large, small]);
         let two = alignment(Bytes::mib(2));
-        assert_eq!(kept.take(Bytes::mib(128), two, None), None, "no part is that large");
-        let first = kept.take(Bytes::mib(2), two, None).unwrap();
+        assert_eq!(kept.take(Bytes::mib(128), two, ALL, 0), None, "no part is that large");
+        let first = kept.take(Bytes::mib(2), two, ALL, 0).unwrap();
         assert_eq!(first, Reserved { whole: small, range: range(small.base.0, Bytes::mib(2)) });
-        let rest = kept.take(Bytes::mib(2), two, None).unwrap();
+        let rest = kept.take(Bytes::mib(2), two, ALL, 0).unwrap();
         assert_eq!(rest.range.base, first.range.end(), "the rest after it");
-        let aligned = kept.take(Bytes::mib(2), alignment(Bytes::gib(1)), None).unwrap();
+        let aligned = kept.take(Bytes::mib(2), alignment(Bytes::gib(1)), ALL, 0).unwrap();
         assert_eq!(aligned.range, range(0x4000_0000, Bytes::mib(2)));
-        assert_eq!(kept.take(Bytes::mib(2), alignment(Bytes::gib(1)), None), None, "nothing aligned is left");
+        assert_eq!(
+            kept.take(Bytes::mib(2), alignment(Bytes::gib(1)), ALL, 0),
+            None,
+            "nothing aligned is left"
+        );
     }
 
     #[test]
@@ -126,12 +141,12 @@ mod tests {
         let kept = kept(&[whole]);
         let two = alignment(Bytes::mib(2));
         for hint in [0x3fe0_0000, 0x4110_0000, 0x43f0_0000, 0x4400_0000, u64::MAX - 1] {
-            assert_eq!(kept.take(Bytes::mib(4), two, Some(Address(hint))), None, "{hint:#x}");
+            assert_eq!(kept.take(Bytes::mib(4), two, range(hint, Bytes::mib(4)), 0), None, "{hint:#x}");
         }
-        let middle = kept.take(Bytes::mib(8), two, Some(Address(0x4100_0000))).unwrap();
-        let behind = kept.take(Bytes::mib(4), two, Some(middle.range.end())).unwrap();
+        let middle = kept.take(Bytes::mib(8), two, range(0x4100_0000, Bytes::mib(8)), 0).unwrap();
+        let behind = kept.take(Bytes::mib(4), two, range(middle.range.end().0, Bytes::mib(4)), 0).unwrap();
         assert_eq!(behind.range, range(0x4180_0000, Bytes::mib(4)));
-        assert_eq!(kept.take(Bytes::mib(2), two, Some(Address(0x4100_0000))), None, "in use");
+        assert_eq!(kept.take(Bytes::mib(2), two, range(0x4100_0000, Bytes::mib(2)), 0), None, "in use");
         assert_eq!(kept.take_unused(), [], "a part is in use");
         kept.put(middle);
         kept.put(behind);
@@ -143,10 +158,39 @@ mod tests {
         let (low, high) = (range(0x4000_0000, Bytes::mib(4)), range(0x4040_0000, Bytes::mib(4)));
         let kept = kept(&[low, high]);
         assert_eq!(
-            kept.take(Bytes::mib(8), alignment(Bytes::mib(2)), None),
+            kept.take(Bytes::mib(8), alignment(Bytes::mib(2)), ALL, 0),
             None,
             "no call may cross the border"
         );
         assert_eq!(kept.take_unused().len(), 2);
+    }
+
+    #[test]
+    fn parts_of_one_size_serve_from_the_lowest() {
+        let sizes = [0xc000_0000, 0x4000_0000, 0x8000_0000].map(|base| range(base, Bytes::mib(4)));
+        let kept = kept(&sizes);
+        let two = alignment(Bytes::mib(2));
+        let bases = [(); 3].map(|()| kept.take(Bytes::mib(4), two, ALL, 0).unwrap().range.base.0);
+        assert_eq!(bases, [0x4000_0000, 0x8000_0000, 0xc000_0000]);
+    }
+
+    #[test]
+    fn a_range_is_taken_within_the_given_one() {
+        let whole = range(0x4000_0000, Bytes::mib(64));
+        let kept = kept(&[whole]);
+        let two = alignment(Bytes::mib(2));
+        assert_eq!(kept.take(Bytes::mib(4), two, range(0x4400_0000, Bytes::mib(64)), 0), None, "behind it");
+        assert_eq!(kept.take(Bytes::mib(8), two, range(0x3f00_0000, Bytes::mib(20)), 0), None, "4 MiB of it");
+        let taken = kept.take(Bytes::mib(4), two, range(0x4110_0000, Bytes::mib(64)), 0).unwrap();
+        assert_eq!(taken, Reserved { whole, range: range(0x4120_0000, Bytes::mib(4)) });
+    }
+
+    #[test]
+    fn a_random_number_chooses_the_place_in_a_part() {
+        let whole = range(0x4000_0000, Bytes::mib(64));
+        for (random, base) in [(0, 0x4000_0000), (7, 0x40e0_0000), (30, 0x43c0_0000), (31, 0x4000_0000)] {
+            let taken = kept(&[whole]).take(Bytes::mib(4), alignment(Bytes::mib(2)), ALL, random).unwrap();
+            assert_eq!(taken.range, range(base, Bytes::mib(4)), "{random}");
+        }
     }
 }

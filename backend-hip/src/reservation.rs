@@ -36,9 +36,24 @@ impl HipReservation {
         alignment: Alignment,
         hint: Option<Address>,
     ) -> Result<Self> {
-        let reserved = addresses::reserve(driver, size, alignment, hint)?;
+        addresses::reserve(driver, size, alignment, hint).map(|reserved| Self::of(driver, reserved))
+    }
+
+    /// Reserves kept addresses within a range, if there are some.
+    pub(crate) fn kept(
+        driver: &Arc<Driver>,
+        size: Bytes,
+        alignment: Alignment,
+        within: AddressRange,
+        random: u64,
+    ) -> Option<Self> {
+        addresses::reserve_kept(driver, size, alignment, within, random)
+            .map(|reserved| Self::of(driver, reserved))
+    }
+
+    fn of(driver: &Arc<Driver>, reserved: Reserved) -> Self {
         let mappings = Mappings::default();
-        Ok(Self { driver: Arc::clone(driver), reserved, mappings, was_mapped: false, lost: false })
+        Self { driver: Arc::clone(driver), reserved, mappings, was_mapped: false, lost: false }
     }
 
     fn address(&self, offset: Bytes) -> Address {

@@ -11,7 +11,8 @@ pub(super) const FREE_RACES: Quirk = quirk(
     "after hipMemAddressFree a thread of HIP may still use the range; HIP then loses the next reservation at that \
      address: hipMemMap there returns success without calling HSA, the hipMemSetAccess that follows fails, and other \
      calls crash",
-    "freed ranges are kept and reused by later reservations; HipBackend::release_kept_addresses frees them",
+    "freed ranges are kept and reused by later reservations; a hint that is not free is not passed to HIP, which would return \
+     another range, for ever; HipBackend::release_kept_addresses frees them",
     "simulated, 6.4.3: reserve, map, use, unmap, free crashes within tens of rounds, and about half of the runs of a \
      program that frees and reserves the same address end with a failed hipMemSetAccess; 7.2.4 does neither",
 );

@@ -2,7 +2,9 @@
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Feature, MemoryCalls, Reservation};
+use gpu_vmm_core::{
+    Address, Alignment, Backend, Bytes, Feature, MemoryCalls, Placement, Region, Reservation, WaitFor,
+};
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "addresses::a_hint_that_is_free_is_taken", needs: Needs::Device, run: free_hint },
@@ -22,6 +24,9 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "addresses::a_terabyte_costs_no_memory", needs: Needs::Device, run: large },
     Test { name: "addresses::more_than_there_are_is_an_error", needs: Needs::Device, run: too_large },
     Test { name: "addresses::reservations_beside_each_other", needs: Needs::Device, run: adjacent },
+    Test { name: "addresses::refused_hints_keep_no_addresses", needs: Needs::Device, run: refused_hints },
+    Test { name: "addresses::restorable_regions_use_kept_addresses", needs: Needs::Device, run: restorable },
+    Test { name: "addresses::moved_regions_use_kept_addresses", needs: Needs::Device, run: moved },
     Test { name: "addresses::what_is_kept_can_be_released", needs: Needs::Device, run: release_kept },
 ];
 
@@ -141,6 +146,49 @@ fn adjacent(rig: &Rig) {
         // SAFETY: one whole mapping, no longer used.
         unsafe { reservation.unmap(Bytes::ZERO, unit) }.unwrap();
     }
+}
+
+/// Repeats something, and checks that the process has no more lines of `/proc/self/maps` in the end than after a few rounds. HIP 6
+/// cannot free addresses safely, so that each new reservation would be a line for ever.
+fn stays_flat(mut round: impl FnMut()) {
+    let lines = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+    (0..8).for_each(|_| round());
+    let few = lines();
+    (0..200).for_each(|_| round());
+    // Other threads of the runtime map memory of their own now and then.
+    assert!(lines() <= few + 20, "{few} lines, and {} after 200 rounds", lines());
+}
+
+fn refused_hints(rig: &Rig) {
+    let first = rig.reserve(rig.units(4));
+    for count in [1, 4, 9] {
+        stays_flat(|| {
+            // SAFETY: multiples of the granularity.
+            let other =
+                unsafe { rig.backend.reserve(rig.units(count), rig.alignment(), Some(first.range().base)) };
+            assert_ne!(other.unwrap().range().base, first.range().base);
+        });
+    }
+}
+
+/// 192 GiB each: 61 places of that size that were used up were all that there were.
+fn restorable(rig: &Rig) {
+    stays_flat(|| {
+        let builder = Region::builder(&rig.backend).at(Placement::Restorable);
+        drop(builder.reserve(Bytes::gib(192)).build().unwrap());
+    });
+}
+
+/// A region that cannot grow behind its end moves.
+fn moved(rig: &Rig) {
+    let size = Bytes::mib(32);
+    let reserved = |placement| Region::builder(&rig.backend).at(placement).reserve(size).build().unwrap();
+    stays_flat(|| {
+        let mut region = reserved(Placement::Anywhere);
+        region.grow_to(rig.unit()).unwrap();
+        let _blocker = reserved(Placement::Prefer(region.range().end()));
+        region.grow_or_move(Bytes(2 * size.0), WaitFor::all_devices()).unwrap();
+    });
 }
 
 fn release_kept(rig: &Rig) {

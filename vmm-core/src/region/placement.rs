@@ -94,6 +94,21 @@ pub(super) fn reserve_at<B: Backend>(
     Ok(reservation)
 }
 
+/// Reserves addresses within a range that the backend has kept; `None` if it keeps none that fit.
+pub(super) fn reserve_kept<B: Backend>(
+    backend: &B,
+    size: Bytes,
+    alignment: Alignment,
+    within: AddressRange,
+    random: u64,
+) -> Option<B::Reservation> {
+    // SAFETY: as above.
+    let reservation = unsafe { backend.reserve_kept(size, alignment, within, random) }?;
+    let range = reservation.range();
+    let fits = range.size == size && within.base <= range.base && range.end() <= within.end();
+    (fits && range.base.is_aligned_to(alignment.bytes())).then_some(reservation)
+}
+
 fn check_answer(operation: Operation, range: AddressRange, size: Bytes, alignment: Alignment) -> Result<()> {
     if range.size == size && range.base.is_aligned_to(alignment.bytes()) {
         return Ok(());

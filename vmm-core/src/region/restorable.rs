@@ -14,7 +14,7 @@
 //! A region's place in the window is random, so that the regions of several processes can be restored together in another
 //! process.
 
-use super::placement::reserve_at;
+use super::placement::{reserve_at, reserve_kept};
 use crate::driver::Backend;
 use crate::types::{Address, AddressRange, Alignment, Bytes, Detail, Error, Granularity, Operation, Result};
 use std::collections::hash_map::RandomState;
@@ -47,7 +47,12 @@ pub(super) fn reserve<B: Backend>(
     alignment: Alignment,
     granularity: Granularity,
 ) -> Result<B::Reservation> {
-    let step = alignment.max(granularity.into()).bytes().max(UNIT);
+    let step = alignment.max(granularity.into()).max(UNITS[1].into());
+    // A random place of an earlier region is as good as a new one.
+    if let Some(kept) = reserve_kept(backend, size, step, WINDOW, random(TRIES)) {
+        return Ok(kept);
+    }
+    let step = step.bytes();
     let mut refused = None;
     for number in 0..TRIES {
         let place = chosen(WINDOW, operation, size, step, random(number))?;

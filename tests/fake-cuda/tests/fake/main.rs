@@ -70,10 +70,14 @@ const GROUPS: [(&str, &[Case]); 20] = [
     ("team::processes", team::processes::CASES),
 ];
 
+/// Quirks of Windows, which the fake driver does not run on.
+const OF_WINDOWS: [&str; 1] = ["high-hints-hang"];
+
 /// Each quirk that the backend lists has a case with its name.
 fn every_quirk_is_shown() -> Result<(), Failed> {
     let listed = child::run(&backend::QUIRKS)?;
-    let missing = listed.lines().filter(|quirk| quirks::CASES.iter().all(|case| case.name != *quirk));
+    let listed_here = listed.lines().filter(|quirk| !OF_WINDOWS.contains(quirk));
+    let missing = listed_here.filter(|quirk| quirks::CASES.iter().all(|case| case.name != *quirk));
     let missing: Vec<&str> = missing.collect();
     if missing.is_empty() && !listed.is_empty() { Ok(()) } else { Err(format!("{missing:?}").into()) }
 }

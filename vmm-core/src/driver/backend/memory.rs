@@ -5,7 +5,7 @@ use super::Backend;
 use super::{Handle, Reservation};
 #[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
-use crate::types::{Address, Alignment, Bytes, DeviceId, FabricHandle, Properties, Result};
+use crate::types::{Address, AddressRange, Alignment, Bytes, DeviceId, FabricHandle, Properties, Result};
 
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
@@ -104,6 +104,23 @@ pub unsafe trait MemoryCalls {
         alignment: Alignment,
         hint: Option<Address>,
     ) -> Result<Self::Reservation>;
+
+    /// Reserves addresses within a range again that the backend has kept instead of freeing them, because its driver cannot free
+    /// them safely. Of the places in a larger part, `random` chooses one. Returns `None` if it keeps none that fit: by default,
+    /// always.
+    ///
+    /// # Safety
+    ///
+    /// As for [`reserve`](MemoryCalls::reserve).
+    unsafe fn reserve_kept(
+        &self,
+        _size: Bytes,
+        _alignment: Alignment,
+        _within: AddressRange,
+        _random: u64,
+    ) -> Option<Self::Reservation> {
+        None
+    }
 
     /// Allocates memory of a device without virtual memory management. CUDA: `cuMemAlloc`, HIP: `hipMalloc`, the host: `mmap`.
     ///
