@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -15,6 +17,42 @@ namespace tms {
 namespace {
 
 std::string system_failure(const std::string &what) { return what + ": " + strerror(errno); }
+
+// The files of disk backups, which are deleted at the process's exit. Never destroyed: threads pause and resume until the last moment.
+struct Files {
+    const pid_t process = getpid();
+    std::mutex lock;
+    std::set<std::string> paths;
+
+    static Files &instance() {
+        static auto *files = [] {
+            atexit([] { instance().delete_all(); });
+            return new Files;
+        }();
+        return *files;
+    }
+
+    void add(const std::string &path) {
+        const std::lock_guard<std::mutex> guard(lock);
+        paths.insert(path);
+    }
+
+    void remove(const std::string &path) {
+        const std::lock_guard<std::mutex> guard(lock);
+        paths.erase(path);
+    }
+
+    void delete_all() {
+        if (process != getpid()) {
+            return;  // a forked child: the files are its parent's
+        }
+        const std::lock_guard<std::mutex> guard(lock);
+        for (const std::string &path : paths) {
+            unlink(path.c_str());
+        }
+        paths.clear();
+    }
+};
 
 // Makes a file of `size` bytes in a directory that is created if it is missing. It has a name, as the original's: programs count the files
 // of the directory to see what the pause has written.
@@ -38,6 +76,7 @@ std::string make_file(const std::string &directory, uint64_t size, int &file, st
     }
     file = made;
     path = std::move(name);
+    Files::instance().add(path);
     return {};
 }
 
@@ -53,6 +92,7 @@ Backup::~Backup() {
     if (file >= 0) {
         close(file);
         unlink(path.c_str());
+        Files::instance().remove(path);
     }
 }
 

@@ -34,11 +34,18 @@ int look(dl_phdr_info *info, size_t, void *context) {
     return 1;
 }
 
-// PyTorch loads the runtime outside of the global scope, in which RTLD_NEXT searches.
-void *loaded(const char *stem) {
+// Returns a function of a library that the process has loaded. PyTorch loads the runtime outside of the global scope, in which RTLD_NEXT
+// searches.
+void *loaded_function(const char *stem, const char *symbol) {
     Search search{stem, {}};
     dl_iterate_phdr(look, &search);
-    return search.path.empty() ? nullptr : dlopen(search.path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    void *library = search.path.empty() ? nullptr : dlopen(search.path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (!library) {
+        return nullptr;
+    }
+    void *found = dlsym(library, symbol);
+    dlclose(library);  // the process's own references keep it loaded
+    return found;
 }
 
 template <typename... Arguments>
@@ -55,8 +62,7 @@ void *runtime_function(Vendor vendor, const char *name) {
     if (void *found = dlsym(RTLD_NEXT, symbol.c_str())) {
         return found;
     }
-    void *library = loaded(is_cuda ? "libcudart" : "libamdhip64");
-    return library ? dlsym(library, symbol.c_str()) : nullptr;
+    return loaded_function(is_cuda ? "libcudart" : "libamdhip64", symbol.c_str());
 }
 
 int current_device(Vendor vendor) {

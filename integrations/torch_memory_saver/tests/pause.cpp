@@ -332,8 +332,24 @@ static void threads_allocate_while_another_pauses() {
     }
 }
 
+static char left[] = "/tmp/tms-test-left-XXXXXX";
+
+// Runs after the library's own function at exit, which is registered later.
+static void no_files_are_left() {
+    if (rmdir(left) != 0) {
+        perror("a disk backup is left at exit");
+        _exit(1);
+    }
+}
+
+static void exit_while_paused_deletes_the_files() {
+    tms_set_disk_backup_dir(left);
+    fill(allocate("left", false, "pinned", true), 1);
+    CHECK(tms_pause("left") == 0 && files(left) == 1);
+}
+
 int main(int count, char **arguments) {
-    CHECK(count == 2);
+    CHECK(count == 2 && mkdtemp(left) && atexit(no_files_are_left) == 0);
     backend = arguments[1];
     setenv("GPU_VMM_BACKEND", backend.c_str(), 1);
     contents_come_back();
@@ -345,6 +361,7 @@ int main(int count, char **arguments) {
     settings_belong_to_a_thread();
     wrong_requests_are_refused();
     threads_allocate_while_another_pauses();
+    exit_while_paused_deletes_the_files();
     printf("memory was paused and resumed on %s\n", arguments[1]);
     return 0;
 }

@@ -2,7 +2,9 @@
 //
 //     LD_PRELOAD=libtorch_memory_saver.so preload USER_LIBRARY
 
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <link.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +22,11 @@ static void *function(void *library, const char *name) {
     void *found = dlsym(library, name);
     CHECK(found);
     return found;
+}
+
+static int is_runtime(struct dl_phdr_info *info, size_t size, void *context) {
+    (void)size, (void)context;
+    return strstr(info->dlpi_name, "libcudart") != NULL;
 }
 
 int main(int count, char **arguments) {
@@ -59,6 +66,9 @@ int main(int count, char **arguments) {
     CHECK(release(mine) == 0 && release(plain) == 0);
     count_calls(counts);
     CHECK(counts[1] == 1);  // only the plain one is the runtime's
+    // The calls that were passed on have left no reference.
+    CHECK(dl_iterate_phdr(is_runtime, NULL));
+    CHECK(dlclose(user) == 0 && !dl_iterate_phdr(is_runtime, NULL));
     printf("cudaMalloc and cudaFree were replaced\n");
     return 0;
 }

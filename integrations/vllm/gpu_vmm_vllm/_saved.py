@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
@@ -40,8 +39,9 @@ def restore(path: Path, tensors: Mapping[str, Any]) -> int:
     """Reads the contents of tensors from a file. Returns their number of bytes."""
     sizes = {name: _size("restore", name, tensor) for name, tensor in tensors.items()}
     region = Region.restore(gpu_vmm.open("host"), path, relocate=True)
-    address, length = region.address, region.size
-    saved, index = _index(path, address, length)
+    contents = _contents(path, region)
+    address, length = region.address, len(contents)
+    saved, index = _index(path, contents)
     if saved != sizes:
         raise gpu_vmm.InvalidArgument(f"restore: {os.fspath(path)} has other tensors: {_difference(saved, sizes)}")
     places, end = _places(saved, index)  # in the file's order
@@ -63,13 +63,22 @@ def _places(sizes: Mapping[str, int], index: int) -> Tuple[Dict[str, int], int]:
     return places, end
 
 
-def _index(path: Path, address: int, length: int) -> Tuple[Dict[str, int], int]:
-    """Reads the index of restored memory, which may come from any file. Returns the sizes and the index's length."""
+def _contents(path: Path, region: Region) -> memoryview:
+    """Returns restored memory, which may come from any file: with holes, or without access by the CPU."""
     try:
-        size = int(ctypes.string_at(address, _HEADER)) if length >= _HEADER else -1
+        return region.view(read_only=True).buffer()
+    except (gpu_vmm.InvalidArgument, gpu_vmm.AccessDenied) as error:
+        raise gpu_vmm.FileError(f"restore: {os.fspath(path)} is a snapshot, but not one of tensors: {error}") from error
+
+
+def _index(path: Path, contents: memoryview) -> Tuple[Dict[str, int], int]:
+    """Reads the index. Returns the sizes and the index's length."""
+    try:
+        length = len(contents)
+        size = int(bytes(contents[:_HEADER])) if length >= _HEADER else -1
         if not 0 <= size <= length - _HEADER:
             raise ValueError(f"an index of {size} bytes in {length}")
-        found = json.loads(ctypes.string_at(address + _HEADER, size))
+        found = json.loads(bytes(contents[_HEADER : _HEADER + size]))
         return {str(name): int(of) for name, of in found.items()}, size
     except (ValueError, AttributeError, TypeError) as error:
         raise gpu_vmm.FileError(f"restore: {os.fspath(path)} is a snapshot, but not one of tensors: {error}") from error

@@ -94,6 +94,11 @@ class CuMemAllocator:
             if wanted is None or name in wanted or name not in DEFERRABLE:
                 vmm.wake(tag)
 
+    def is_asleep(self) -> bool:
+        """Returns whether a tag sleeps."""
+        pool = vmm.device_pool()
+        return any(pool.is_suspended(tag) for tag in self._present())
+
     def get_current_usage(self) -> int:
         """Returns the number of bytes of the allocator's blocks, asleep or awake."""
         spaces = vmm.device_pool().snapshot()["spaces"]
@@ -115,7 +120,7 @@ class CuMemAllocator:
             for tag, kept in tags:
                 if vmm.sleep(tag, self.keep if kept else None):
                     slept.append(tag)
-        except gpu_vmm.Error:
+        except BaseException:  # also of an interrupt: the caller goes on with tags that it takes for awake
             for tag in slept:
                 with contextlib.suppress(gpu_vmm.Error):  # the tag stays asleep; the sleep's own error is raised
                     vmm.wake(tag)

@@ -37,14 +37,15 @@ class GpuVmmBackend:
         self._state = "SUSPENDED"
 
     def resume(self, tags: Optional[Iterable[str]] = None) -> None:
-        """Restores the memory of tags; of all for None. If the device has too little memory, the state remains ``SUSPENDED``."""
+        """Restores the memory of tags; of all for None. The state remains ``SUSPENDED`` while a tag sleeps, also for lack of memory."""
         before, self._state = self._state, "RESUMING"
+        allocator = CuMemAllocator.get_instance()
         try:
-            CuMemAllocator.get_instance().wake_up(tags)
+            allocator.wake_up(tags)
+            self._state = "SUSPENDED" if allocator.is_asleep() else "RUNNING"
         except BaseException:
             self._state = before
             raise
-        self._state = "RUNNING"
 
     def discard(self, tags: Tuple[str, ...]) -> None:
         """Frees the memory of tags without keeping their contents."""

@@ -122,20 +122,21 @@ class Allocator(Case):
         weights = tensor(self.allocator, "weights", 7)
         tensor(self.allocator, "a", 8)
         real = gpu_vmm.torch.sleep
+        for error in (gpu_vmm.FileError("suspend: no room"), KeyboardInterrupt("no room")):
 
-        def failing(tag, keep):
-            if tag == "weights":
-                raise gpu_vmm.FileError("suspend: no room")
-            return real(tag, keep)
+            def failing(tag, keep, error=error):
+                if tag == "weights":
+                    raise error
+                return real(tag, keep)
 
-        gpu_vmm.torch.sleep = failing
-        try:
-            with self.raises(gpu_vmm.FileError, "no room"):
-                self.allocator.sleep(("a", "weights"))
-        finally:
-            gpu_vmm.torch.sleep = real
-        self.assertFalse(self.asleep("a") or self.asleep("weights"))
-        self.assertEqual(weights.bytes(), b"\7" * SIZE)
+            gpu_vmm.torch.sleep = failing
+            try:
+                with self.raises(type(error), "no room"):
+                    self.allocator.sleep(("a", "weights"))
+            finally:
+                gpu_vmm.torch.sleep = real
+            self.assertFalse(self.asleep("a") or self.asleep("weights"))
+            self.assertEqual(weights.bytes(), b"\7" * SIZE)
 
     def test_a_failed_sleep_raises_its_own_error_if_a_tag_does_not_wake(self):
         tensors = {tag: tensor(self.allocator, tag, 8) for tag in ("a", "b", "weights")}
@@ -242,6 +243,16 @@ class Backend(Case):
         with self.raises(gpu_vmm.InvalidArgument, "level 3"):
             self.backend.suspend(3)
 
+    def test_a_resume_of_some_tags_leaves_the_others_asleep(self):
+        for tag in ("weights", "kv_cache"):
+            tensor(self.allocator, tag, 1)
+        self.backend.suspend(1)
+        self.backend.resume(["weights"])
+        self.assertEqual(self.backend.state(), "SUSPENDED")
+        self.assertTrue(gpu_vmm.torch.device_pool(0).is_suspended("kv_cache"))
+        self.backend.resume(["kv_cache"])
+        self.assertEqual(self.backend.state(), "RUNNING")
+
     def test_a_refused_resume_leaves_the_state(self):
         tensor(self.allocator, "weights", 1)
         self.backend.suspend()
@@ -318,6 +329,21 @@ class Backend(Case):
             region.snapshot(path)
             with self.raises(gpu_vmm.FileError, "not one of tensors"):
                 self.backend.restore(path, mine)
+
+    def test_a_snapshot_that_the_cpu_cannot_read_is_refused(self):
+        mine = {"a": tensor(self.allocator, "weights", 1)}
+        host, vmm = gpu_vmm.open("host"), gpu_vmm.vmm
+        hole = vmm.Region(host, SIZE)
+        hole.map(2 * MIB, vmm.PhysicalMemory(host, 2 * MIB))
+        hidden = vmm.Region(host, SIZE)
+        hidden.grow(SIZE)
+        hidden.set_access(0, SIZE, 0, vmm.Access.NONE)
+        for region in (hole, hidden):
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "other")
+                region.snapshot(path)
+                with self.raises(gpu_vmm.FileError, "not one of tensors"):
+                    self.backend.restore(path, mine)
 
     def test_a_tensor_with_holes_is_refused(self):
         mine = tensor(self.allocator, "weights", 1)
