@@ -39,6 +39,8 @@ pub(super) enum Ended {
     Status(ExitStatus),
     /// It took longer than its limit and was killed.
     TooLate(Duration),
+    /// It wrote more than [`MAX_OUTPUT`] and was killed.
+    TooMuch,
     /// It did not end although it was killed.
     Stuck,
 }
@@ -64,7 +66,7 @@ impl Program {
         Ok(Self { file: std::env::current_exe()?, before })
     }
 
-    /// Runs the command with other arguments, and kills it after the limit.
+    /// Runs the command with other arguments, and kills it after the limit, or when its output is too large.
     pub(super) fn run(
         &self,
         arguments: &[String],
@@ -82,7 +84,7 @@ impl Program {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
         }
         let mut child = command.spawn()?;
-        let ended = wait(&mut child, limit)?;
+        let ended = wait(&mut child, limit, &[&stdout, &stderr])?;
         let error = content(&mut stderr)?;
         let error = String::from_utf8_lossy(&error);
         let lines: Vec<&str> = error.lines().collect();
@@ -95,22 +97,29 @@ impl Program {
     }
 }
 
-/// Waits for a process, and kills it after the limit.
-fn wait(child: &mut Child, limit: Duration) -> io::Result<Ended> {
-    if let Some(status) = wait_for(child, limit)? {
-        return Ok(Ended::Status(status));
+/// Waits for a process, and kills it after the limit, or when one of its outputs is too large.
+fn wait(child: &mut Child, limit: Duration, outputs: &[&File]) -> io::Result<Ended> {
+    let is_too_large = |output: &&File| output.metadata().is_ok_and(|data| data.len() > MAX_OUTPUT);
+    let is_too_much = || outputs.iter().any(is_too_large);
+    if let Some(status) = wait_for(child, limit, is_too_much)? {
+        return Ok(if is_too_much() { Ended::TooMuch } else { Ended::Status(status) });
     }
+    let reason = if is_too_much() { Ended::TooMuch } else { Ended::TooLate(limit) };
     child.kill()?;
     // A process that is stuck in a driver's kernel module does not die.
-    let died = wait_for(child, DYING)?;
-    Ok(if died.is_some() { Ended::TooLate(limit) } else { Ended::Stuck })
+    let died = wait_for(child, DYING, || false)?;
+    Ok(if died.is_some() { reason } else { Ended::Stuck })
 }
 
-fn wait_for(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+fn wait_for(
+    child: &mut Child,
+    limit: Duration,
+    is_over: impl Fn() -> bool,
+) -> io::Result<Option<ExitStatus>> {
     let began = Instant::now();
     loop {
         match child.try_wait()? {
-            None if began.elapsed() < limit => std::thread::sleep(TICK),
+            None if began.elapsed() < limit && !is_over() => std::thread::sleep(TICK),
             answer => return Ok(answer),
         }
     }
@@ -133,6 +142,7 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLate(limit) => write!(f, "killed after {} s", limit.as_secs()),
+            Self::TooMuch => write!(f, "killed for more than {} MiB of output", MAX_OUTPUT >> 20),
             Self::Stuck => write!(f, "killed, and still in the kernel {} s later", DYING.as_secs()),
             Self::Status(status) => match (status.code(), status.signal()) {
                 (Some(code), _) => write!(f, "status {code}"),
@@ -156,6 +166,15 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn endless_output_ends_a_step() {
+        let ran = sh("exec yes", LONG);
+        assert_eq!(ran.ended.to_string(), "killed for more than 64 MiB of output");
+        assert_eq!(ran.stdout.len() as u64, MAX_OUTPUT);
+        assert!(!ran.ended.is_success());
+        assert_eq!(sh("exec yes >&2", LONG).ended, Ended::TooMuch);
+    }
 
     #[test]
     fn each_end_of_a_step_is_told() {

@@ -15,6 +15,9 @@ const LONGEST_LINE: u64 = 4096;
 /// The first bytes of a file that gzip has compressed.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
+/// UTF-8 of U+FEFF.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 impl Trace {
     /// Reads a file, and reports each part of it to `progress`.
     ///
@@ -86,7 +89,9 @@ fn lines(mut from: impl BufRead, line: &mut u32) -> Result<Trace, Failure> {
             let why = format!("it is longer than {LONGEST_LINE} bytes");
             return Err(Failure::Wrong(crate::parse::no_event(&text, why)));
         }
-        parser.line(*line, &text).map_err(Failure::Wrong)?;
+        // Editors of Windows begin a file with a byte-order mark.
+        let event = text.strip_prefix(BYTE_ORDER_MARK).filter(|_| *line == 1).unwrap_or(&text);
+        parser.line(*line, event).map_err(Failure::Wrong)?;
     }
     let trace = parser.finish();
     if trace.allocations == 0 { Err(Failure::Empty) } else { Ok(trace) }
@@ -167,6 +172,17 @@ mod tests {
         assert!(error(b"a 1 1 0\nf 3").starts_with("the trace it, line 2: `f 3`: no block 3"));
         let missing = Trace::open(Path::new("/no/such/file"), &|_| {}).unwrap_err().to_string();
         assert!(missing.starts_with("the trace /no/such/file cannot be read: "), "{missing}");
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_accepted_at_the_beginning() {
+        let plain = Trace::read("it", TEXT.as_bytes()).unwrap();
+        let marked = format!("\u{feff}{TEXT}");
+        assert_eq!(Trace::read("it", marked.as_bytes()).unwrap(), plain);
+        assert_eq!(Trace::read("it", &compressed(&marked)[..]).unwrap(), plain);
+        let first = Trace::read("it", "\u{feff}a 1 1 0\n".as_bytes()).unwrap();
+        assert_eq!(first.allocations, 1);
+        assert!(error("a 1 1 0\n\u{feff}f 1".as_bytes()).contains("line 2"));
     }
 
     #[test]
