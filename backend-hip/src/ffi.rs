@@ -2,7 +2,9 @@
 //!
 //! The program in `backend-hip/bindgen` generates `bindings.rs` from HIP 7.2.4; the structures are the same since HIP
 //! 5.3. C's enums are integers in a newtype, because a newer runtime may return numbers that today's headers do not
-//! know. Nothing here links: the functions are pointer types, which [`loader`](crate::loader) fills.
+//! know. ROCm 10.0 (HIP 7.15) adds the errors 914 to 916 (`hipErrorInvalidResourceType`, `hipErrorInvalidResourceConfiguration`,
+//! `hipErrorStreamDetached`) and 1054 (`hipErrorInvalidClusterSize`), and renumbers `hipErrorTbd`: nothing here names them,
+//! and errors have the names that the runtime returns. Nothing here links: the functions are pointer types, which [`loader`](crate::loader) fills.
 #![allow(unsafe_code)] // for a structure of zeros
 
 #[rustfmt::skip]
@@ -15,7 +17,7 @@ pub(crate) mod hsa;
 pub(crate) use bindings::*;
 use gpu_vmm_core::{Access, DeviceId, HandleTypes, Location, Properties};
 
-/// `hipMemHandleTypeFabric`, which the headers of the bindings lack.
+/// `hipMemHandleTypeFabric`, which the headers of the bindings lack; ROCm 10.0's have it.
 pub(crate) const FABRIC_HANDLE: hipMemAllocationHandleType = hipMemAllocationHandleType(8);
 
 /// HIP's location of a device, or of the host, whose number HIP ignores.
