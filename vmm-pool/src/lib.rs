@@ -49,7 +49,7 @@
 //! | `last_freed` | the large piece that was freed last, outside the pool's main lock |
 //! | `core` | the pool's state, under one lock |
 //! | `mapping` | the turn to create, map and unmap memory, which one thread has at a time |
-//! | `supply`, `trim`, `suspend`, `premap` | memory that the pool maps, returns to the driver, suspends, and maps in advance |
+//! | `supply`, `trim`, `suspend`, `premap` | memory that is mapped for requests, returned to the driver, suspended, and mapped in advance |
 //! | `away`, `ongoing` | memory that a thread suspends or resumes without the lock |
 //! | `space` | addresses: the ranges that are taken, and the memory behind them |
 //! | `frames`, `lost` | physical memory, and pages that are out of use because a failed call lost it |
@@ -71,7 +71,7 @@
 //! With the feature `tracing` of gpu-vmm-core, the pool reports to the crate `tracing` under the target `gpu_vmm_pool`. The
 //! spans are `allocate` (only of allocations for which the pool maps memory), `trim`, `suspend` and `resume`, and contain the
 //! spans of the pool's regions. The events are `mapped` (with the number of pages that were free at other addresses and the
-//! number of new ones), `given back` and `out of memory`. The pool calls subscribers under its lock: they must not call the
+//! number of new ones), `given back` and `out of memory`. The pool calls subscribers under its locks: they must not call the
 //! pool.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

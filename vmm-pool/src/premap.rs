@@ -28,12 +28,12 @@ impl<B: Backend> Core<B> {
     fn to_premap(&self) -> Option<(usize, Range<usize>)> {
         let room = self.settings.budget.0.saturating_sub(self.held()) / self.page;
         let most = STEP.min(usize::try_from(room).unwrap_or(STEP));
-        let pages = self.spaces.iter().enumerate().map(|(index, space)| {
+        let mut pages = self.spaces.iter().enumerate().map(|(index, space)| {
             let serves = !space.is_small() && self.check_active(space.tag).is_ok();
             let pages = if serves { space.pages_to_premap(self.settings.premap.0) } else { 0..0 };
             (index, pages.start..pages.end.min(pages.start + most))
         });
-        pages.filter(|(_, pages)| !pages.is_empty()).next()
+        pages.find(|(_, pages)| !pages.is_empty())
     }
 }
 

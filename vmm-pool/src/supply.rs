@@ -25,6 +25,8 @@ struct Chosen {
     old: Range<usize>,
     /// The bytes that all requests needed at one time, with this one.
     needed: u64,
+    /// The budget of the pool when the request began.
+    budget: Bytes,
     /// True if the driver has refused a new frame, so that free ones must do.
     is_refused: bool,
     /// True if no free frame is left that can serve.
@@ -99,10 +101,11 @@ impl<'a, B: Backend> Supply<'_, 'a, B> {
         let Request { size, stream, .. } = self.request;
         let order = self.request.order();
         self.chosen.needed = core.peak_needed.max(core.taken + size);
+        self.chosen.budget = core.settings.budget;
         let Core { spaces, frames, .. } = &mut *core;
         let gap = spaces[space].open_gap(frames, (spot.offset, size), order);
         self.chosen.count = gap.missing.len();
-        if let Err(shortage) = core.check_room(self.request, self.chosen.count) {
+        if let Err(shortage) = core.check_room(self.request, &self.chosen) {
             let Core { spaces, frames, .. } = &mut *core;
             spaces[space].close_gap(frames, &gap);
             return Err(shortage);
@@ -200,9 +203,8 @@ impl<B: Backend> Drop for Supply<'_, '_, B> {
 }
 
 impl<B: Backend> Core<B> {
-    /// Returns an error if the budget has no room for `count` frames, of which free ones may be some.
-    fn check_room(&self, request: Request, count: usize) -> Result<(), Shortage> {
-        let budget = self.settings.budget;
+    /// Returns an error if the budget has no room for the frames of a request, of which free ones may be some.
+    fn check_room(&self, request: Request, &Chosen { count, budget, .. }: &Chosen) -> Result<(), Shortage> {
         let room = (budget.0.saturating_sub(self.held()) / self.page) as usize;
         let beyond = count.saturating_sub(room);
         match self.free_frames(beyond, request).len() < beyond {
@@ -214,7 +216,7 @@ impl<B: Backend> Core<B> {
     /// Claims free frames for a request, or returns how many new ones to create before it is asked again. Returns zero once all frames
     /// are there.
     fn choose(&mut self, request: Request, chosen: &mut Chosen) -> Result<usize, Shortage> {
-        let (budget, held) = (self.settings.budget, self.held());
+        let (budget, held) = (chosen.budget, self.held());
         let missing = chosen.count - chosen.frames.len();
         if !chosen.is_refused {
             // The first entry stands for no stream.
