@@ -2,6 +2,7 @@
 
 use crate::Fence;
 use crate::core::Core;
+use crate::slabs::Ended;
 use crate::stream_order::Turn;
 use gpu_vmm_core::Backend;
 use std::sync::Arc;
@@ -12,11 +13,19 @@ const LOOKED_AT: usize = 32;
 impl<B: Backend> Core<B> {
     /// Makes the ranges ready whose work is done.
     pub(crate) fn settle(&mut self) {
+        while let Some(ended) = self.next_ended_slab() {
+            self.give_slab(ended);
+        }
         let Self { spaces, frames, streams, waiting, .. } = self;
         waiting.retain(|space| {
             spaces[*space].settle(frames, streams);
             spaces[*space].still_waits()
         });
+    }
+
+    fn next_ended_slab(&mut self) -> Option<Ended> {
+        let Self { slabs, streams, .. } = self;
+        slabs.next_ended(|turn| streams.is_done(turn))
     }
 
     /// Collects all pieces whose work is done. Returns true if there was any.

@@ -9,7 +9,7 @@ use crate::ongoing::Ongoing;
 use crate::pending::Pending;
 use crate::piece::{Origin, Piece};
 use crate::settings::Settings;
-use crate::slabs::{Given, Slab, Slabs};
+use crate::slabs::{Ended, Kind, Slab, Slabs};
 use crate::space::{Group, Space, Spot, Wanted};
 use crate::stats::DriverCalls;
 use crate::stream_order::{CLEAN, StreamIndex, Turn};
@@ -235,7 +235,8 @@ impl<B: Backend> Core<B> {
         self.find(request).filter(|(_, spot)| spot.work == 0)
     }
 
-    /// Takes up to `count` small pieces of a class from its slabs. Returns false if no slot is free.
+    /// Takes up to `count` small pieces of a class from its slabs. If none is free, asks the streams that slots wait for. Returns false if
+    /// there is no slot nevertheless.
     pub(crate) fn take_slots(
         &mut self,
         request: Request,
@@ -245,17 +246,42 @@ impl<B: Backend> Core<B> {
     ) -> bool {
         debug_assert!(class < SMALL_CLASSES);
         let size = size_of(class);
-        let before = pieces.len();
-        self.slabs.take((request.tag, request.stream, class), count, |slab, slot, address| {
-            pieces.push(Piece { address, size, origin: Origin::Slot(slab, slot) });
-        });
-        pieces.len() > before
+        let kind = Kind { tag: request.tag, class: class as u16 };
+        let mut take = |core: &mut Self| {
+            let before = pieces.len();
+            core.slabs.take(kind, request.stream, count, |slab, slot, address| {
+                pieces.push(Piece { address, size, origin: Origin::Slot(slab, slot) });
+            });
+            pieces.len() > before
+        };
+        if take(self) {
+            return true;
+        }
+        // What is left waits for other streams.
+        if !self.slabs.has(kind) {
+            return false;
+        }
+        self.settle_slots(kind);
+        take(self)
+            || !request.tentative && self.poll() && {
+                self.settle_slots(kind);
+                take(self)
+            }
+    }
+
+    /// Makes the slots of a kind ready whose work is done.
+    fn settle_slots(&mut self, kind: Kind) {
+        let Self { slabs, streams, .. } = self;
+        slabs.settle(kind, |stream| streams.done(stream));
     }
 
     /// Adds a slab in a range that was taken for it.
     pub(crate) fn add_slab(&mut self, request: Request, class: usize, piece: Piece) {
         if let Origin::Range(space, range) = piece.origin {
-            self.slabs.insert(Slab::new(class, request.tag, request.stream, space, range, piece.address));
+            let kind = Kind { tag: request.tag, class: class as u16 };
+            // The stream's own work may still use the range.
+            let turn = self.streams.last_turn(request.stream);
+            self.slabs.insert(Slab::new(kind, turn, space, range, piece.address));
         }
     }
 
@@ -271,24 +297,25 @@ impl<B: Backend> Core<B> {
         match piece.origin {
             Origin::Range(space, range) => self.give_range(usize::from(space), range, turn),
             Origin::Slot(index, slot) => {
-                if self.slabs.give(index, slot) == Given::Empty {
-                    let Slab { space, range, stream, .. } = *self.slabs.get(index);
-                    self.slabs.remove(index);
-                    // Earlier slots of this slab were freed on the same stream.
-                    let turn = self.streams.free(stream);
-                    self.give_range(usize::from(space), range, turn);
+                let Self { slabs, streams, .. } = self;
+                let order = (turn, streams.covered(turn.stream()));
+                match slabs.give(index, slot, order, |turn| streams.is_done(turn)) {
+                    Some(ended) => self.give_slab(ended),
+                    None => self.note_freed(turn.stream(), piece.size),
                 }
             }
         }
     }
 
+    /// Frees the range of a slab that was removed.
+    pub(crate) fn give_slab(&mut self, Ended { space, range, turn }: Ended) {
+        self.give_range(usize::from(space), range, turn);
+    }
+
     fn give_range(&mut self, space: usize, range: u32, turn: Turn) {
         let size = self.free_range(space, range, turn);
         self.taken -= size;
-        if turn.stream() != CLEAN && self.streams.are_several() {
-            let most = (self.peak_taken / UNMARKED).max(UNMARKED_PAGES * self.page);
-            self.streams.note_freed(turn.stream(), size, most);
-        }
+        self.note_freed(turn.stream(), size);
         self.note();
     }
 
@@ -306,6 +333,14 @@ impl<B: Backend> Core<B> {
     pub(crate) fn remove(&mut self, frame: FrameIndex) {
         self.calls.other += 1;
         self.released.extend(self.frames.remove(frame));
+    }
+
+    /// Counts freed bytes that wait for a stream.
+    fn note_freed(&mut self, stream: StreamIndex, size: u64) {
+        if stream != CLEAN && self.streams.are_several() {
+            let most = (self.peak_taken / UNMARKED).max(UNMARKED_PAGES * self.page);
+            self.streams.note_freed(stream, size, most);
+        }
     }
 
     /// Finds the place for a request that needs the least mapping; at the end of a space only if no free range fits.

@@ -20,6 +20,9 @@
 //!
 //! - Blocks of up to 1 MiB lie in ranges of 57 KiB to 1 MiB. Larger blocks of all sizes share addresses up to 4 L and 64 pages; beyond,
 //!   each group of sizes of a ratio of 16 has its own (the module `space::group`).
+//! - Small blocks are slots of such ranges, the slabs. Each free slot has its own order, as a free range. A slab is added only if, after
+//!   the streams were asked, each slot of its tag and size is taken or waits for another stream. So the slabs of a tag and size occupy
+//!   at most what its taken, cached and waiting slots ever occupied at one time, and one slab.
 //! - Events are recorded at least once for each sixteenth of L that is freed on a stream, so that the pool knows of almost all work that
 //!   is done.
 //! - The addresses of a group are extended only if, after the streams were asked, no ready range fits. So each ready range is below
@@ -37,7 +40,8 @@
 //!
 //! # Small blocks
 //!
-//! Small blocks are slots of slabs. Freed small and medium blocks stay in thread caches for the next request.
+//! Small blocks are slots of slabs, which serve all streams of a tag. Freed small and medium blocks stay in thread caches for the next
+//! request of the same stream.
 //!
 //! | file | subject |
 //! |---|---|

@@ -113,14 +113,14 @@ impl<B: Backend> Core<B> {
         let space = self.space_at(address.0)?;
         let seen = space.at(address.0 - space.base)?;
         let slab = self.slabs.iter().find(|slab| slab.space == space.index && slab.range == seen.range);
-        let (base, size) = match slab {
-            None => (space.base + seen.offset, seen.size),
+        let (base, size, stream) = match slab {
+            None => (space.base + seen.offset, seen.size, seen.stream),
             Some(slab) => {
                 let slot = (address.0 - slab.base) / slab.slot_size();
                 if slot >= u64::from(slab.slots()) || slab.is_free(slot as u16) {
                     return None;
                 }
-                (slab.base + slot * slab.slot_size(), slab.slot_size())
+                (slab.base + slot * slab.slot_size(), slab.slot_size(), slab.stream_of(slot as u16))
             }
         };
         if self.pending.iter().any(|waiting| waiting.piece.address == base) {
@@ -132,7 +132,7 @@ impl<B: Backend> Core<B> {
             capacity: Bytes(size),
             offset: Bytes(address.0 - base),
             device: self.settings.device,
-            stream: self.streams.stream(seen.stream),
+            stream: self.streams.stream(stream),
             tag: tag.name.clone(),
             suspended: tag.is_suspended() || space.is_suspended(),
         })

@@ -1,8 +1,12 @@
 //! Slabs: ranges that are divided into slots of one small size. Small blocks are slots.
+//!
+//! Each free slot has its own order, as each free range: it is ready for every stream, or it waits for the work of the stream that used
+//! it last, and serves that stream alone. A stream takes its own slots first, then ready ones. So the slots of a tag and size serve all
+//! streams, and a new slab is needed only if every slot is taken or waits for another stream.
 
 use crate::classes::size_of;
 use crate::space::RangeIndex;
-use crate::stream_order::StreamIndex;
+use crate::stream_order::{CLEAN, StreamIndex, Turn};
 use std::collections::HashMap;
 
 /// A slab's number.
@@ -14,6 +18,9 @@ const FEWEST: u64 = 8;
 const MAX: u64 = 256;
 const WORDS: usize = (MAX / 64) as usize;
 
+/// Slots of a slab, one bit each.
+type Map = [u64; WORDS];
+
 /// A range that is divided into slots.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab {
@@ -21,33 +28,49 @@ pub(crate) struct Slab {
     pub(crate) range: RangeIndex,
     pub(crate) base: u64,
     pub(crate) class: u16,
-    pub(crate) tag: u16,
-    pub(crate) stream: StreamIndex,
+    tag: u16,
     slots: u16,
     free: u16,
-    /// One bit per slot, set if the slot is free.
-    map: [u64; WORDS],
-    /// True if the slab is in the list of its kind.
-    listed: bool,
+    /// The free slots. Of one stream, the groups are in the order of their moments.
+    groups: Vec<Group>,
+    /// The stream that took each slot last.
+    streams: Box<[StreamIndex]>,
     /// True if its free slots are not given out any more.
     withdrawn: bool,
 }
 
-/// The requests that a slab can serve.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Kind {
-    tag: u16,
-    stream: StreamIndex,
-    class: u16,
+/// Free slots of a slab that wait for the same work, or ready ones.
+#[derive(Clone, Debug)]
+struct Group {
+    /// The work after which every stream may use all of them.
+    turn: Turn,
+    /// The moment of the slot that was freed first.
+    first: u64,
+    map: Map,
 }
 
-/// The state of a slab after a slot was freed.
+/// The requests that a slab can serve.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Kind {
+    pub(crate) tag: u16,
+    pub(crate) class: u16,
+}
+
+/// The slabs of a kind with slots that wait for a stream, or with ready slots.
+#[derive(Debug)]
+struct List {
+    stream: StreamIndex,
+    /// Each slab with the moment of its first group, in the order of these.
+    slabs: Vec<(u64, SlabIndex)>,
+}
+
+/// The range of a slab that was removed, since no slot was taken any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Given {
-    /// Other slots of the slab are taken.
-    Kept,
-    /// No slot is taken: the caller must remove the slab and free its range.
-    Empty,
+pub(crate) struct Ended {
+    pub(crate) space: u16,
+    pub(crate) range: RangeIndex,
+    /// The work after which the range is free.
+    pub(crate) turn: Turn,
 }
 
 /// All slabs of a pool.
@@ -56,7 +79,9 @@ pub(crate) struct Slabs {
     list: Vec<Slab>,
     vacant: Vec<SlabIndex>,
     /// The slabs with a free slot.
-    partial: HashMap<Kind, Vec<SlabIndex>>,
+    partial: HashMap<Kind, Vec<List>>,
+    /// Slabs that had no taken slot, but slots that waited for several streams.
+    empty: Vec<SlabIndex>,
 }
 
 /// Returns the size of a class's slabs.
@@ -76,25 +101,21 @@ const fn slots_of(class: usize) -> u64 {
 }
 
 impl Slab {
-    pub(crate) fn new(
-        class: usize,
-        tag: u16,
-        stream: StreamIndex,
-        space: u16,
-        range: RangeIndex,
-        base: u64,
-    ) -> Self {
-        let slots = slots_of(class) as u16;
+    /// Creates a slab in a range that is free after the work of `turn`.
+    pub(crate) fn new(kind: Kind, turn: Turn, space: u16, range: RangeIndex, base: u64) -> Self {
+        let Kind { tag, class } = kind;
+        let slots = slots_of(usize::from(class)) as u16;
         let mut map = [0; WORDS];
         for slot in 0..usize::from(slots) {
             map[slot / 64] |= 1 << (slot % 64);
         }
-        let (class, free) = (class as u16, slots);
-        Self { space, range, base, class, tag, stream, slots, free, map, listed: false, withdrawn: false }
+        let groups = vec![Group { turn, first: turn.moment(), map }];
+        let streams = vec![CLEAN; usize::from(slots)].into();
+        Self { space, range, base, class, tag, slots, free: slots, groups, streams, withdrawn: false }
     }
 
     fn kind(&self) -> Kind {
-        Kind { tag: self.tag, stream: self.stream, class: self.class }
+        Kind { tag: self.tag, class: self.class }
     }
 
     pub(crate) fn slot_size(&self) -> u64 {
@@ -115,17 +136,89 @@ impl Slab {
 
     pub(crate) fn is_free(&self, slot: u16) -> bool {
         let slot = usize::from(slot);
-        self.map[slot / 64] >> (slot % 64) & 1 == 1
+        self.groups.iter().any(|group| group.map[slot / 64] >> (slot % 64) & 1 == 1)
     }
 
-    /// Takes a free slot, if there is one.
-    fn take(&mut self) -> Option<u16> {
-        let word = self.map.iter().position(|word| *word != 0)?;
-        let bit = self.map[word].trailing_zeros();
-        self.map[word] &= self.map[word] - 1;
-        self.free -= 1;
-        Some(word as u16 * 64 + bit as u16)
+    /// Returns the stream that took a slot last.
+    pub(crate) fn stream_of(&self, slot: u16) -> StreamIndex {
+        self.streams[usize::from(slot)]
     }
+
+    /// Returns the moment of the first group that waits for a stream, or of the ready slots.
+    fn first_of(&self, stream: StreamIndex) -> Option<u64> {
+        self.groups.iter().find(|group| group.turn.stream() == stream).map(|group| group.first)
+    }
+
+    /// Takes the free slot that waits for `order`, if there is one, for a stream.
+    fn take(&mut self, order: StreamIndex, stream: StreamIndex) -> Option<u16> {
+        let place = self.groups.iter().rposition(|group| group.turn.stream() == order)?;
+        let map = &mut self.groups[place].map;
+        let word = map.iter().position(|word| *word != 0)?;
+        let slot = word * 64 + map[word].trailing_zeros() as usize;
+        map[word] &= map[word] - 1;
+        if map.iter().all(|word| *word == 0) {
+            self.groups.remove(place);
+        }
+        self.free -= 1;
+        self.streams[slot] = stream;
+        Some(slot as u16)
+    }
+
+    /// Adds free slots. Slots that an event covers already are not joined with later ones: otherwise steady frees would put off the time
+    /// at which other streams may use them. Returns true if no other free slots wait for the same stream.
+    fn add(&mut self, map: Map, turn: Turn, covered: u64) -> bool {
+        let newest = self.groups.iter_mut().rev().find(|group| group.turn.stream() == turn.stream());
+        // In the order of the groups: a later moment is never wrong.
+        let turn = newest.as_ref().map_or(turn, |newest| newest.turn.later(turn));
+        let is_first = newest.is_none();
+        match newest.filter(|newest| turn.stream() == CLEAN || newest.turn.moment() > covered) {
+            Some(group) => {
+                group.turn = turn;
+                group.map.iter_mut().zip(map).for_each(|(word, more)| *word |= more);
+            }
+            None => self.groups.push(Group { turn, first: turn.moment(), map }),
+        }
+        is_first
+    }
+
+    /// Makes the slots ready that wait for the work of a stream up to a moment. Returns true if there are some, and no ready slots were
+    /// there before.
+    fn settle(&mut self, stream: StreamIndex, moment: u64) -> bool {
+        let is_done = |group: &mut Group| group.turn.stream() == stream && group.turn.moment() <= moment;
+        let done: Vec<_> = self.groups.extract_if(.., is_done).collect();
+        let is_first = !done.is_empty() && self.first_of(CLEAN).is_none();
+        for group in done {
+            self.add(group.map, Turn::FREE, 0);
+        }
+        is_first
+    }
+
+    /// Returns the work after which all free slots are ready; none if they wait for several streams.
+    fn turn(&self, is_done: impl Fn(Turn) -> bool) -> Option<Turn> {
+        self.groups.iter().map(|group| group.turn).filter(|turn| !is_done(*turn)).try_fold(
+            Turn::FREE,
+            |all, turn| {
+                let is_one = all == Turn::FREE || all.stream() == turn.stream();
+                is_one.then(|| all.later(turn))
+            },
+        )
+    }
+}
+
+impl List {
+    fn insert(&mut self, first: u64, slab: SlabIndex) {
+        let place = self.slabs.partition_point(|(one, _)| *one <= first);
+        self.slabs.insert(place, (first, slab));
+    }
+}
+
+/// Returns the list of a stream among those of a kind.
+fn list_of(lists: &mut Vec<List>, stream: StreamIndex) -> &mut List {
+    let place = lists.iter().position(|list| list.stream == stream).unwrap_or_else(|| {
+        lists.push(List { stream, slabs: Vec::new() });
+        lists.len() - 1
+    });
+    &mut lists[place]
 }
 
 impl Slabs {
@@ -139,8 +232,6 @@ impl Slabs {
 
     /// Adds a slab whose slots are all free.
     pub(crate) fn insert(&mut self, slab: Slab) {
-        let kind = slab.kind();
-        let slab = Slab { listed: true, ..slab };
         let index = match self.vacant.pop() {
             Some(index) => {
                 self.list[index as usize] = slab;
@@ -151,81 +242,148 @@ impl Slabs {
                 (self.list.len() - 1) as SlabIndex
             }
         };
-        self.partial.entry(kind).or_default().push(index);
+        let turns: Vec<_> =
+            self.list[index as usize].groups.iter().map(|group| group.turn.stream()).collect();
+        turns.into_iter().for_each(|stream| self.enlist(index, stream));
     }
 
-    /// Takes up to `count` slots; fewer or none if no more are free.
+    /// Takes up to `count` slots for a stream: its own, then ready ones; fewer or none if no more are free.
     pub(crate) fn take(
         &mut self,
-        (tag, stream, class): (u16, StreamIndex, usize),
+        kind: Kind,
+        stream: StreamIndex,
         count: usize,
         mut taken: impl FnMut(SlabIndex, u16, u64),
     ) {
-        let Some(partial) = self.partial.get_mut(&Kind { tag, stream, class: class as u16 }) else { return };
+        let Some(lists) = self.partial.get_mut(&kind) else { return };
         let mut left = count;
-        while left > 0 {
-            let Some(index) = partial.last() else { return };
-            let slab = &mut self.list[*index as usize];
-            while left > 0
-                && let Some(slot) = slab.take()
-            {
-                taken(*index, slot, slab.base + u64::from(slot) * slab.slot_size());
-                left -= 1;
-            }
-            if slab.free == 0 {
-                slab.listed = false;
-                partial.pop();
+        for order in [stream, CLEAN] {
+            let Some(list) = lists.iter_mut().find(|list| list.stream == order) else { continue };
+            while left > 0 {
+                let Some((_, index)) = list.slabs.last() else { break };
+                let slab = &mut self.list[*index as usize];
+                while left > 0
+                    && let Some(slot) = slab.take(order, stream)
+                {
+                    taken(*index, slot, slab.base + u64::from(slot) * slab.slot_size());
+                    left -= 1;
+                }
+                if slab.first_of(order).is_none() {
+                    list.slabs.pop();
+                }
             }
         }
     }
 
-    /// Frees a slot.
-    pub(crate) fn give(&mut self, index: SlabIndex, slot: u16) -> Given {
+    /// Returns true if free slots of a kind wait for streams, or are ready.
+    pub(crate) fn has(&self, kind: Kind) -> bool {
+        self.partial.get(&kind).is_some_and(|lists| lists.iter().any(|list| !list.slabs.is_empty()))
+    }
+
+    /// Makes the slots of a kind ready whose work is done. `done` returns the moment up to which the work of a stream is done.
+    pub(crate) fn settle(&mut self, kind: Kind, done: impl Fn(StreamIndex) -> u64) {
+        let Some(lists) = self.partial.get_mut(&kind) else { return };
+        let mut ready = Vec::new();
+        for list in lists.iter_mut().filter(|list| list.stream != CLEAN) {
+            let moment = done(list.stream);
+            let due = list.slabs.partition_point(|(first, _)| *first <= moment);
+            for (_, index) in list.slabs.drain(..due).collect::<Vec<_>>() {
+                let slab = &mut self.list[index as usize];
+                if slab.settle(list.stream, moment) {
+                    ready.push((0, index));
+                }
+                if let Some(first) = slab.first_of(list.stream) {
+                    list.insert(first, index);
+                }
+            }
+        }
+        lists.retain(|list| !list.slabs.is_empty());
+        if !ready.is_empty() {
+            list_of(lists, CLEAN).slabs.append(&mut ready);
+        }
+    }
+
+    /// Frees a slot after the work of `turn`. `covered` is the moment up to which events cover the frees on its stream. Removes the slab if
+    /// no other slot is taken and all wait for one stream at most; `is_done` returns true for work that is done.
+    pub(crate) fn give(
+        &mut self,
+        index: SlabIndex,
+        slot: u16,
+        (turn, covered): (Turn, u64),
+        is_done: impl Fn(Turn) -> bool,
+    ) -> Option<Ended> {
         let slab = &mut self.list[index as usize];
         debug_assert!(!slab.is_free(slot));
-        slab.map[usize::from(slot) / 64] |= 1 << (slot % 64);
+        let mut map = [0; WORDS];
+        map[usize::from(slot) / 64] = 1 << (slot % 64);
+        let turn = if is_done(turn) { Turn::FREE } else { turn };
+        let is_first = slab.add(map, turn, covered);
         slab.free += 1;
-        if slab.free == slab.slots {
-            return Given::Empty;
+        let is_empty = slab.free == slab.slots;
+        if is_first {
+            self.enlist(index, turn.stream());
         }
-        if !slab.listed && !slab.withdrawn {
-            slab.listed = true;
-            self.partial.entry(slab.kind()).or_default().push(index);
+        if !is_empty {
+            return None;
         }
-        Given::Kept
+        let ended = self.end(index, is_done);
+        if ended.is_none() && !self.empty.contains(&index) {
+            self.empty.push(index);
+        }
+        ended
     }
 
-    /// Removes a slab that has no taken slot.
-    pub(crate) fn remove(&mut self, index: SlabIndex) {
+    /// Removes a slab without a taken slot whose slots have waited for several streams, once they wait for one at most.
+    pub(crate) fn next_ended(&mut self, is_done: impl Fn(Turn) -> bool) -> Option<Ended> {
+        let is_empty = |slab: &Slab| slab.slots > 0 && slab.free == slab.slots;
+        self.empty.retain(|index| is_empty(&self.list[*index as usize]));
+        let place = self.empty.iter().position(|index| self.get(*index).turn(&is_done).is_some())?;
+        let index = self.empty.swap_remove(place);
+        self.end(index, is_done)
+    }
+
+    /// Removes a slab without a taken slot, unless its slots wait for several streams.
+    fn end(&mut self, index: SlabIndex, is_done: impl Fn(Turn) -> bool) -> Option<Ended> {
+        let turn = self.get(index).turn(is_done)?;
         self.unlist(index);
         let slab = &mut self.list[index as usize];
+        let (space, range) = (slab.space, slab.range);
         (slab.slots, slab.free) = (0, 0);
+        slab.groups.clear();
         self.vacant.push(index);
+        Some(Ended { space, range, turn })
     }
 
     /// Gives no more slots out of the slabs that `which` accepts. Taken slots can be freed.
     pub(crate) fn withdraw(&mut self, which: impl Fn(&Slab) -> bool) {
         for index in 0..self.list.len() {
-            let slab = &mut self.list[index];
-            if slab.slots > 0 && which(slab) {
-                slab.withdrawn = true;
+            if self.list[index].slots > 0 && which(&self.list[index]) {
                 self.unlist(index as SlabIndex);
+                self.list[index].withdrawn = true;
             }
         }
     }
 
-    /// Takes a slab out of the list of its kind.
-    fn unlist(&mut self, index: SlabIndex) {
-        let slab = &mut self.list[index as usize];
-        if slab.listed
-            && let Some(partial) = self.partial.get_mut(&slab.kind())
+    /// Adds a slab to the list of its kind for a stream.
+    fn enlist(&mut self, index: SlabIndex, stream: StreamIndex) {
+        let slab = &self.list[index as usize];
+        if !slab.withdrawn
+            && let Some(first) = slab.first_of(stream)
         {
+            list_of(self.partial.entry(slab.kind()).or_default(), stream).insert(first, index);
+        }
+    }
+
+    /// Takes a slab out of the lists of its kind.
+    fn unlist(&mut self, index: SlabIndex) {
+        let slab = &self.list[index as usize];
+        let lists = self.partial.get_mut(&slab.kind()).into_iter().flatten();
+        for list in lists.filter(|list| slab.first_of(list.stream).is_some()) {
             // Slots are taken from the last slabs first, so these become empty first.
-            if let Some(place) = partial.iter().rposition(|one| *one == index) {
-                partial.remove(place);
+            if let Some(place) = list.slabs.iter().rposition(|(_, one)| *one == index) {
+                list.slabs.remove(place);
             }
         }
-        slab.listed = false;
     }
 }
 
@@ -233,40 +391,136 @@ impl Slabs {
 mod tests {
     use super::*;
 
-    const KIND: (u16, StreamIndex, usize) = (0, 1, 0);
+    const KIND: Kind = Kind { tag: 0, class: 0 };
 
-    fn take(slabs: &mut Slabs, count: usize) -> Vec<(SlabIndex, u16, u64)> {
+    fn slab(range: RangeIndex, base: u64) -> Slab {
+        Slab::new(KIND, Turn::new(1, 1), 0, range, base)
+    }
+
+    /// Takes slots for a stream.
+    fn take(slabs: &mut Slabs, stream: StreamIndex, count: usize) -> Vec<(SlabIndex, u16, u64)> {
         let mut taken = Vec::new();
-        slabs.take(KIND, count, |slab, slot, address| taken.push((slab, slot, address)));
+        slabs.take(KIND, stream, count, |slab, slot, address| taken.push((slab, slot, address)));
         taken
+    }
+
+    /// Frees a slot while no work is done.
+    fn give(slabs: &mut Slabs, (slab, slot, _): (SlabIndex, u16, u64), turn: Turn) -> Option<Turn> {
+        slabs.give(slab, slot, (turn, 0), |turn| turn == Turn::FREE).map(|ended| ended.turn)
     }
 
     #[test]
     fn every_slot_is_given_out_once() {
         let mut slabs = Slabs::default();
-        assert!(take(&mut slabs, 1).is_empty());
-        slabs.insert(Slab::new(0, 0, 1, 0, 0, 0x1000));
-        slabs.insert(Slab::new(0, 0, 1, 0, 1, 0x10_0000));
-        let taken = take(&mut slabs, 1000);
+        assert!(take(&mut slabs, 1, 1).is_empty());
+        slabs.insert(slab(0, 0x1000));
+        slabs.insert(slab(1, 0x10_0000));
+        let taken = take(&mut slabs, 1, 1000);
         assert_eq!(taken.len(), 512);
         let mut addresses: Vec<_> = taken.iter().map(|(.., address)| *address).collect();
         addresses.sort_unstable();
         addresses.dedup();
         assert_eq!(addresses.len(), 512);
-        let (slab, slot, address) = taken[77];
-        assert_eq!(slabs.give(slab, slot), Given::Kept);
-        assert_eq!(take(&mut slabs, 2), [(slab, slot, address)]);
+        assert_eq!(give(&mut slabs, taken[77], Turn::new(1, 2)), None);
+        assert_eq!(take(&mut slabs, 1, 2), [taken[77]]);
     }
 
     #[test]
     fn an_empty_slab_is_told_of_and_removed() {
         let mut slabs = Slabs::default();
-        slabs.insert(Slab::new(0, 0, 1, 0, 0, 0x1000));
-        let taken = take(&mut slabs, 3);
-        let given: Vec<_> = taken.iter().map(|(slab, slot, _)| slabs.give(*slab, *slot)).collect();
-        assert_eq!(given, [Given::Kept, Given::Kept, Given::Empty]);
-        slabs.remove(0);
-        assert!(take(&mut slabs, 1).is_empty());
+        slabs.insert(slab(0, 0x1000));
+        let taken = take(&mut slabs, 1, 3);
+        let given: Vec<_> = taken
+            .iter()
+            .zip(2..)
+            .map(|(slot, moment)| give(&mut slabs, *slot, Turn::new(1, moment)))
+            .collect();
+        assert_eq!(given, [None, None, Some(Turn::new(1, 4))]);
+        assert!(take(&mut slabs, 1, 1).is_empty());
         assert_eq!(slabs.iter().count(), 0);
+    }
+
+    #[test]
+    fn slots_serve_another_stream_after_their_work() {
+        let mut slabs = Slabs::default();
+        slabs.insert(slab(0, 0x1000));
+        let taken = take(&mut slabs, 1, 256);
+        give(&mut slabs, taken[0], Turn::new(1, 5));
+        give(&mut slabs, taken[1], Turn::new(1, 7));
+        let settle =
+            |slabs: &mut Slabs, moment| slabs.settle(KIND, |stream| [0, moment][usize::from(stream)]);
+        settle(&mut slabs, 4);
+        assert!(take(&mut slabs, 2, 1).is_empty());
+        // Slots without an event in between wait for the later one.
+        settle(&mut slabs, 6);
+        assert!(take(&mut slabs, 2, 1).is_empty());
+        settle(&mut slabs, 7);
+        let own = take(&mut slabs, 2, 9);
+        assert_eq!(own, taken[..2]);
+        assert_eq!([0, 1, 2].map(|slot| slabs.get(0).stream_of(slot)), [2, 2, 1]);
+        // Each stream takes what it has freed itself.
+        give(&mut slabs, own[0], Turn::new(2, 8));
+        give(&mut slabs, taken[3], Turn::new(1, 9));
+        assert_eq!(take(&mut slabs, 1, 9), [taken[3]]);
+        assert_eq!(take(&mut slabs, 2, 9), [taken[0]]);
+    }
+
+    /// Steady frees do not put off the time at which a slot is ready.
+    #[test]
+    fn covered_slots_do_not_wait_for_later_frees() {
+        let mut slabs = Slabs::default();
+        slabs.insert(slab(0, 0x1000));
+        let taken = take(&mut slabs, 1, 256);
+        let never = |turn: Turn| turn == Turn::FREE;
+        for (number, moment) in (2..).enumerate().take(3) {
+            let (slab, slot, _) = taken[number];
+            slabs.give(slab, slot, (Turn::new(1, moment), moment - 1), never);
+        }
+        slabs.settle(KIND, |_| 3);
+        assert_eq!(take(&mut slabs, 2, 9), taken[..2]);
+        assert_eq!(take(&mut slabs, 1, 9), [taken[2]]);
+    }
+
+    #[test]
+    fn empty_slabs_end_once_they_wait_for_one_stream() {
+        let mut slabs = Slabs::default();
+        slabs.insert(slab(0, 0x1000));
+        let taken = take(&mut slabs, 1, 256);
+        let (last, others) = taken.split_last().unwrap_or((&taken[0], &[]));
+        others.iter().for_each(|slot| assert_eq!(give(&mut slabs, *slot, Turn::new(1, 5)), None));
+        assert_eq!(give(&mut slabs, *last, Turn::new(2, 6)), None);
+        assert_eq!(slabs.next_ended(|_| false), None);
+        let ended = slabs.next_ended(|turn| turn.stream() == 1).map(|ended| ended.turn);
+        assert_eq!((ended, slabs.iter().count()), (Some(Turn::new(2, 6)), 0));
+        assert!(take(&mut slabs, 2, 1).is_empty() && slabs.next_ended(|_| true).is_none());
+    }
+
+    /// A slab without a taken slot may serve a request before all of its work is done.
+    #[test]
+    fn an_empty_slab_serves_again() {
+        let mut slabs = Slabs::default();
+        slabs.insert(slab(0, 0x1000));
+        let taken = take(&mut slabs, 1, 256);
+        for (slot, stream) in taken.iter().zip([1, 2].into_iter().cycle()) {
+            assert_eq!(give(&mut slabs, *slot, Turn::new(stream, 5)), None);
+        }
+        let again = take(&mut slabs, 2, 1);
+        assert_eq!((again.as_slice(), slabs.next_ended(|_| true)), (&taken[1..2], None));
+        assert_eq!(slabs.iter().map(Slab::free).collect::<Vec<_>>(), [255]);
+    }
+
+    #[test]
+    fn withdrawn_slabs_serve_no_stream() {
+        let mut slabs = Slabs::default();
+        slabs.insert(slab(0, 0x1000));
+        let taken = take(&mut slabs, 1, 2);
+        slabs.withdraw(|_| true);
+        assert_eq!(give(&mut slabs, taken[0], Turn::new(2, 5)), None);
+        assert!(!slabs.has(KIND) && take(&mut slabs, 1, 1).is_empty() && take(&mut slabs, 2, 1).is_empty());
+        assert_eq!(give(&mut slabs, taken[1], Turn::new(2, 6)), None);
+        assert_eq!(
+            slabs.next_ended(|turn| turn.stream() == 2).map(|ended| ended.turn),
+            Some(Turn::new(1, 1))
+        );
     }
 }

@@ -219,6 +219,17 @@ impl<B: Backend> Streams<B> {
         turn.stream() == CLEAN || turn.moment() <= self.list[usize::from(turn.stream())].done
     }
 
+    /// Returns the moment up to which the work of a stream is done.
+    pub(crate) fn done(&self, index: StreamIndex) -> u64 {
+        self.list[usize::from(index)].done
+    }
+
+    /// Returns the order of memory that only the work before the last free on a stream may use.
+    pub(crate) fn last_turn(&self, index: StreamIndex) -> Turn {
+        let turn = Turn::new(index, self.list[usize::from(index)].freed);
+        if self.is_done(turn) { Turn::FREE } else { turn }
+    }
+
     /// Returns the moment up to which events cover the frees on a stream.
     pub(crate) fn covered(&self, index: StreamIndex) -> u64 {
         let progress = &self.list[usize::from(index)];

@@ -23,12 +23,21 @@ const MIB: u64 = 1 << 20;
 const BUFFER: Program = Program::plain(1, Sizes::One(3_000_000), Order::Turns);
 
 /// Programs of each kind.
-const PROGRAMS: [(&str, Program); 6] = [
+const PROGRAMS: [(&str, Program); 7] = [
     ("a double buffer", BUFFER),
     ("a ring of one size", Program::plain(1, Sizes::One(3 * MIB), Order::Fifo)),
     ("a sawtooth", Program::plain(2, Sizes::Bits(24), Order::Sawtooth)),
     ("a stack", Program::plain(3, Sizes::Bits(24), Order::Lifo)),
     ("small blocks", Program { blocks: 4096, ..Program::plain(4, Sizes::Bits(16), Order::Random) }),
+    (
+        "small blocks on eight streams",
+        Program {
+            streams: 8,
+            behind: 64,
+            blocks: 4096,
+            ..Program::plain(6, Sizes::Bits(16), Order::Sawtooth)
+        },
+    ),
     (
         "a stack that is suspended, with a budget that changes",
         Program {

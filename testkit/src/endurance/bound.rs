@@ -50,6 +50,15 @@ const fn slab(slot: u64) -> u64 {
     }
 }
 
+/// Returns the bytes and the number of a tag's slabs: each slot serves every stream, so a slab is added only if all slots of its size
+/// are live or wait.
+pub(super) fn slabs_of(tag: &TagLoad) -> (u64, u64) {
+    tag.slots.iter().fold((0, 0), |(bytes, count), (slot, load)| {
+        let slabs = load.peak.div_ceil(slab(*slot));
+        (bytes + slabs * slab(*slot), count + slabs)
+    })
+}
+
 /// Returns the extent of a group's addresses: at an extension, each gap is below 16 times the smallest size, and there are no more
 /// gaps than blocks and one.
 const fn extent(load: u64, group: u32) -> u64 {
@@ -62,10 +71,9 @@ pub(super) fn mapped_of(tag: &TagLoad, settings: &Settings) -> u64 {
     let mut groups = tag.groups.clone();
     // Each size of slots has slabs of its own, which are blocks of the group of their size.
     for (slot, load) in &tag.slots {
-        let (size, peak) = (slab(*slot), load.peak);
-        let slabs = peak.next_multiple_of(size) + size * settings.streams;
+        let size = slab(*slot);
         let of_slabs = groups.entry(group_of(size)).or_default();
-        of_slabs.peak += slabs;
+        of_slabs.peak += load.peak.next_multiple_of(size);
     }
     let extents: u64 = groups.iter().map(|(group, load)| extent(load.peak, *group)).sum();
     match groups.is_empty() {
@@ -89,12 +97,19 @@ pub fn most_mapped(blocks: &[(u64, u64)], page: u64) -> u64 {
 
 /// Returns the most that a pool may use.
 ///
-/// `tags` is the largest sum of [`mapped_of`] over all tags that existed at one time, `all` the load of all tags.
-pub(super) fn bound(tags: u64, all: &Load, ended: bool, settings: &Settings) -> Amounts {
+/// `tags` is the largest sum of [`mapped_of`] over all tags that existed at one time, `slabs` of [`slabs_of`]; `all` is the load of all
+/// tags, and `ranges` without slots.
+pub(super) fn bound(
+    tags: u64,
+    slabs: (u64, u64),
+    [all, ranges]: [&Load; 2],
+    ended: bool,
+    settings: &Settings,
+) -> Amounts {
     // Addresses of ended tags are returned when others need them.
     let mapped = if ended { tags * 2 } else { tags };
-    // The pages that all blocks lie in, each block by itself.
-    let pages = all.peak + all.peak_blocks * 2 * settings.page;
+    // The pages that all blocks and slabs lie in, each by itself.
+    let pages = ranges.peak + slabs.0 + (ranges.peak_blocks + slabs.1) * 2 * settings.page;
     let used = pages.min(mapped);
     Amounts {
         mapped,

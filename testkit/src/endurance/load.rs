@@ -54,11 +54,16 @@ impl Part {
     pub(super) fn new(tag: u64, capacity: u64, alignment: u64) -> Self {
         Self { tag, capacity, alignment, bytes: footprint(capacity, alignment) }
     }
+
+    /// Returns true if the block is a slot of a slab.
+    pub(super) fn is_slot(&self) -> bool {
+        is_slot(self.capacity, self.alignment)
+    }
 }
 
 impl TagLoad {
     pub(super) fn at(&mut self, part: &Part) -> &mut Load {
-        match is_slot(part.capacity, part.alignment) {
+        match part.is_slot() {
             true => self.slots.entry(part.capacity).or_default(),
             false => self.groups.entry(group_of(part.capacity)).or_default(),
         }

@@ -4,7 +4,7 @@
 //! addresses, which the pool may place there in the order of the stream, takes the addresses out of the waiting block: no byte
 //! counts twice.
 
-use super::bound::{Amounts, Settings, bound, mapped_of};
+use super::bound::{Amounts, Settings, bound, mapped_of, slabs_of};
 use super::load::{Load, Part, TagLoad};
 use std::collections::BTreeMap;
 
@@ -25,10 +25,14 @@ pub(super) struct Model {
     settings: Settings,
     tags: BTreeMap<u64, TagLoad>,
     all: Load,
+    /// The load without slots of slabs.
+    ranges: Load,
     /// Freed blocks by address.
     waiting: BTreeMap<u64, Waiting>,
     /// The largest sum of the tags' bounds at one time.
     mapped: u64,
+    /// The largest bytes and number of all slabs at one time.
+    slabs: (u64, u64),
     /// True if a tag has ended.
     ended: bool,
     /// The bytes of all blocks that are live.
@@ -41,8 +45,10 @@ impl Model {
             settings,
             tags: BTreeMap::new(),
             all: Load::default(),
+            ranges: Load::default(),
             waiting: BTreeMap::new(),
             mapped: 0,
+            slabs: (0, 0),
             ended: false,
             live: 0,
         }
@@ -62,6 +68,9 @@ impl Model {
         tag.blocks += 1;
         tag.at(part).add(part.bytes);
         self.all.add(part.bytes);
+        if !part.is_slot() {
+            self.ranges.add(part.bytes);
+        }
     }
 
     fn remove(&mut self, part: &Part, blocks: u64) {
@@ -73,6 +82,9 @@ impl Model {
             }
         }
         self.all.remove(part.bytes, blocks);
+        if !part.is_slot() {
+            self.ranges.remove(part.bytes, blocks);
+        }
     }
 
     /// Notes that a request failed.
@@ -172,7 +184,10 @@ impl Model {
     pub(super) fn bound(&mut self) -> Amounts {
         let tags = self.tags.values().map(|tag| mapped_of(tag, &self.settings)).sum();
         self.mapped = self.mapped.max(tags);
-        bound(self.mapped, &self.all, self.ended, &self.settings)
+        let slabs = self.tags.values().map(slabs_of);
+        let (bytes, count) = slabs.fold((0, 0), |sum, slabs| (sum.0 + slabs.0, sum.1 + slabs.1));
+        self.slabs = (self.slabs.0.max(bytes), self.slabs.1.max(count));
+        bound(self.mapped, self.slabs, [&self.all, &self.ranges], self.ended, &self.settings)
     }
 
     /// Returns the largest number of bytes that were live or waited at one time.
