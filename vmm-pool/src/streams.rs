@@ -30,6 +30,8 @@ pub(crate) struct Streams<B: Backend> {
     pub(crate) retired: u64,
     /// True if a stream needs an event.
     owes: bool,
+    /// Events for later use on any stream: a number whose stream was forgotten keeps none.
+    spare: Vec<Arc<dyn Event>>,
 }
 
 /// The progress of a stream.
@@ -52,7 +54,6 @@ pub(crate) struct Progress {
     unmarked: u64,
     /// The events that may be unfinished, in order, each with the moment of the last free before it.
     pub(crate) marks: VecDeque<(u64, Arc<dyn Event>)>,
-    spare: Vec<Arc<dyn Event>>,
 }
 
 impl Progress {
@@ -67,7 +68,6 @@ impl Progress {
             freed: 0,
             unmarked: 0,
             marks: VecDeque::new(),
-            spare: Vec::new(),
         }
     }
 
@@ -79,13 +79,6 @@ impl Progress {
         self.marks.back().map_or(self.done, |(moment, _)| *moment) >= self.freed
     }
 
-    /// Notes that the work up to a moment is done.
-    pub(crate) fn advance(&mut self, moment: u64) {
-        self.done = self.done.max(moment);
-        let passed = self.marks.partition_point(|(marked, _)| *marked <= moment);
-        self.spare.extend(self.marks.drain(..passed).map(|(_, event)| event));
-    }
-
     fn is(&self, stream: Stream<'_>) -> bool {
         !self.is_retired && (self.stream == stream || self.stream.is_default() && stream.is_default())
     }
@@ -94,7 +87,16 @@ impl Progress {
 impl<B: Backend> Streams<B> {
     pub(crate) fn new(backend: &B, device: DeviceId) -> Self {
         let none = Progress::new(Stream::DEFAULT);
-        Self { backend: backend.clone(), device, list: vec![none], now: 0, calls: 0, retired: 0, owes: false }
+        Self {
+            backend: backend.clone(),
+            device,
+            list: vec![none],
+            now: 0,
+            calls: 0,
+            retired: 0,
+            owes: false,
+            spare: Vec::new(),
+        }
     }
 
     /// Returns the number of a stream that the pool serves.
@@ -111,9 +113,8 @@ impl<B: Backend> Streams<B> {
         }
         let (count, limit) = (self.list.len(), usize::from(MIXED));
         if let Some(index) = self.vacant() {
-            let Progress { done, freed, spare, .. } = &mut self.list[index];
-            let (done, freed, spare) = (*done, *freed, std::mem::take(spare));
-            self.list[index] = Progress { done, freed, spare, ..Progress::new(stream) };
+            let Progress { done, freed, .. } = self.list[index];
+            self.list[index] = Progress { done, freed, ..Progress::new(stream) };
             self.backend.deferred().watch_stream(stream);
             return Ok(index as StreamIndex);
         }
@@ -171,7 +172,7 @@ impl<B: Backend> Streams<B> {
         let progress = &mut self.list[place];
         progress.is_retired = true;
         let last = if is_marked { progress.marks.pop_back() } else { None };
-        progress.spare.extend(progress.marks.drain(..).map(|(_, event)| event));
+        self.spare.extend(progress.marks.drain(..).map(|(_, event)| event));
         let Some((moment, mut event)) = last else { return };
         // No thread waits for it yet: it was recorded in this hold of the core.
         match Arc::get_mut(&mut event).map(|event| event.outlive_stream()) {
@@ -363,7 +364,7 @@ impl<B: Backend> Streams<B> {
     }
 
     fn record(&mut self, index: usize) -> Result<bool> {
-        let mut event = self.event(index)?;
+        let mut event = self.event()?;
         let progress = &mut self.list[index];
         let Some(unused) = Arc::get_mut(&mut event) else { return Ok(false) };
         let recorded = unused.record(progress.stream);
@@ -375,14 +376,14 @@ impl<B: Backend> Streams<B> {
             progress.unmarked = 0;
             progress.marks.push_back((progress.freed, event));
         } else {
-            progress.spare.push(event);
+            self.spare.push(event);
         }
         recorded.map(|()| is_kept)
     }
 
     /// Returns an event that is not in use.
-    fn event(&mut self, index: usize) -> Result<Arc<dyn Event>> {
-        while let Some(mut event) = self.list[index].spare.pop() {
+    fn event(&mut self) -> Result<Arc<dyn Event>> {
+        while let Some(mut event) = self.spare.pop() {
             // A thread that waits for the event still holds it.
             if Arc::get_mut(&mut event).is_some() {
                 return Ok(event);
@@ -391,17 +392,24 @@ impl<B: Backend> Streams<B> {
         self.backend.event(self.device).map(Arc::from)
     }
 
-    pub(crate) fn poll_one(&mut self, index: usize) {
+    /// Notes that the work of a stream up to a moment is done.
+    pub(crate) fn advance(&mut self, index: usize, moment: u64) {
         let progress = &mut self.list[index];
-        while let Some((moment, event)) = progress.marks.front() {
+        progress.done = progress.done.max(moment);
+        let passed = progress.marks.partition_point(|(marked, _)| *marked <= moment);
+        self.spare.extend(progress.marks.drain(..passed).map(|(_, event)| event));
+    }
+
+    pub(crate) fn poll_one(&mut self, index: usize) {
+        while let Some((moment, event)) = self.list[index].marks.front() {
             self.calls += 1;
             let moment = *moment;
             match event.is_done() {
-                Ok(true) => progress.advance(moment),
+                Ok(true) => self.advance(index, moment),
                 Ok(false) => break,
                 Err(error) => {
                     // A later query would fail as well: another event takes its place.
-                    progress.marks.pop_front();
+                    self.list[index].marks.pop_front();
                     self.backend.drop_log().record(error);
                 }
             }

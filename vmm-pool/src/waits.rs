@@ -64,7 +64,7 @@ impl<B: Backend> Inner<B> {
         let mut result = Ok(());
         let mut note = |answer: Result<()>, index: usize, moment: u64| -> Result<()> {
             match answer {
-                Ok(()) => self.core(operation)?.streams.list[index].advance(moment),
+                Ok(()) => self.core(operation)?.streams.advance(index, moment),
                 Err(error) => result = std::mem::replace(&mut result, Ok(())).and(Err(error)),
             }
             Ok(())

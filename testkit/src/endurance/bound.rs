@@ -5,8 +5,9 @@
 use super::groups::{SLOT, UNIT, group_of, smallest};
 use super::load::{Load, Part, TagLoad};
 
-/// The most events of a stream: those that are unfinished, and those for later use.
-const EVENTS: u64 = 2 * 65;
+/// The most unfinished events of a stream, and for each stream, the most numbers of forgotten streams whose last event is unfinished. An
+/// event that has ended serves the next one, on any stream.
+const EVENTS: u64 = 64 + 16;
 
 /// The most bytes in a thread cache, and the most thread caches.
 const CACHED: u64 = 8 << 20;
