@@ -10,9 +10,8 @@ impl<B: Backend> Pool<B> {
     ///
     /// If the pool holds more, it returns free memory to the driver at once. Nothing waits: memory that work still uses stays, and
     /// memory of live blocks too. As blocks are freed, the pool returns their memory until it holds no more than the budget, as far
-    /// as the work on it is done; [`trim`](Pool::trim) waits for that work. Blocks of up to 1 MiB that are freed later stay in thread
-    /// caches first, up to 8 MiB in each, which `trim` empties. Until then no new memory is created, and a request that
-    /// would need some fails with [`PoolError::OutOfMemory`](crate::PoolError::OutOfMemory), which names the budget.
+    /// as the work on it is done; [`trim`](Pool::trim) waits for that work. Until then no freed block stays in a thread cache, no new
+    /// memory is created, and a request that would need some fails with [`PoolError::OutOfMemory`](crate::PoolError::OutOfMemory), which names the budget.
     ///
     /// # Errors
     ///
@@ -25,7 +24,7 @@ impl<B: Backend> Pool<B> {
             let mut core = inner.core(operation)?;
             core.settings.budget = budget;
             core.settings.budget_of_environment = false;
-            inner.last.refuse(core.exceeds_budget());
+            self.refuse_freed(&core);
             core.exceeds_budget()
         };
         if !is_exceeded {
@@ -43,8 +42,15 @@ impl<B: Backend> Pool<B> {
             }
             false => Ok(()),
         };
-        inner.last.refuse(mapping.core()?.exceeds_budget());
+        self.refuse_freed(&*mapping.core()?);
         trimmed
+    }
+
+    /// Lets freed blocks return to the core at once while the pool exceeds its budget.
+    fn refuse_freed(&self, core: &Core<B>) {
+        let exceeds = core.exceeds_budget();
+        self.owner.inner.last.refuse(exceeds);
+        self.owner.thread_caches().for_each(|cache| cache.lock().refuse(exceeds));
     }
 }
 
@@ -104,6 +110,26 @@ mod tests {
         assert_eq!(pool.usage().held, 4 * PAGE.0);
         assert_eq!(pool.alloc(Bytes(PAGE.0 * 3)).unwrap_err().kind(), ErrorKind::OutOfMemory);
         drop(kept);
+    }
+
+    /// Blocks of up to 1 MiB return at once too, and stay in thread caches again within the budget.
+    #[test]
+    fn small_blocks_return_above_the_budget() {
+        let backend = HostConfig::new().memory(Bytes::gib(1)).open().unwrap();
+        for size in [Bytes(300), Bytes::kib(20), Bytes::kib(200), Bytes::mib(1)] {
+            let pool = Pool::builder(&backend).build().unwrap();
+            let blocks: Vec<_> = (0..Bytes::mib(8).0 / size.0).map(|_| pool.alloc(size).unwrap()).collect();
+            assert!(pool.usage().held >= 4 * PAGE.0);
+            pool.set_budget(Bytes::ZERO).unwrap();
+            // It leaves nothing in the thread cache, if there is memory for it.
+            drop(pool.alloc(Bytes(3000)));
+            drop(blocks);
+            let stats = pool.stats();
+            assert_eq!((stats.held, stats.cached), (0, 0), "blocks of {size}");
+            pool.set_budget(Bytes(u64::MAX)).unwrap();
+            drop(pool.alloc(size).unwrap());
+            assert!(pool.stats().cached >= size.0, "blocks of {size}");
+        }
     }
 
     /// What the device has free, without a call of the pool after the last free.

@@ -397,7 +397,9 @@ impl<B: Backend> Pool<B> {
         let (mut core, piece, index) = match class.filter(|class| *class < SMALL_CLASSES) {
             None => self.take_range(core, request, stream, (settled, turn))?,
             Some(class) => {
-                let batch = if self.tag.uses_caches() { batch_of(class) } else { 1 };
+                // Above the budget, cached slots would keep memory.
+                let batch =
+                    if self.tag.uses_caches() && !core.exceeds_budget() { batch_of(class) } else { 1 };
                 pieces.reserve_exact(batch);
                 core.check_active(tag)?;
                 let mut index = index;

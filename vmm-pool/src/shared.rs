@@ -104,12 +104,13 @@ impl<B: Backend> Inner<B> {
         }
     }
 
-    /// Frees a piece, in the process that created the pool.
-    pub(crate) fn give(&self, piece: Piece, index: StreamIndex) {
+    /// Frees a piece, in the process that created the pool. Returns the locked core.
+    pub(crate) fn give(&self, piece: Piece, index: StreamIndex) -> CoreGuard<'_, B> {
         let mut core = CoreGuard::new(self, self.lock(), false);
         core.give(piece, index);
         core.end_free();
         self.last.refuse(core.exceeds_budget());
+        core
     }
 
     /// Ends the reuse of freed blocks without the core.

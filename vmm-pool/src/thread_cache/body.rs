@@ -112,7 +112,7 @@ impl<B: Backend> Body<B> {
         }
         let Place::Cached(bin, class) = self.place else { return self.free_large(&thread_cache) };
         let mut cache = thread_cache.lock();
-        if self.others.is_some() || cache.is_closed() {
+        if self.others.is_some() || cache.refuses() {
             drop(cache);
             return self.give_back(&thread_cache);
         }
@@ -140,10 +140,17 @@ impl<B: Backend> Body<B> {
             self.wait_for(*others);
             return self.count_in();
         }
+        if let Place::Cached(..) = self.place {
+            // The thread cache has refused it, and takes the next ones if the pool does not exceed its budget any more.
+            let core = thread_cache.inner.give(self.piece, self.index);
+            thread_cache.lock().refuse(core.exceeds_budget());
+            drop(core);
+            return self.count_in();
+        }
         // A request of the same size gets back the block that was freed last, and not the one before it: that leaves fewer gaps.
         thread_cache.inner.empty_slot_for(&self.piece);
         if let Some(body) = thread_cache.inner.last.put(self) {
-            thread_cache.inner.give(body.piece, body.index);
+            drop(thread_cache.inner.give(body.piece, body.index));
             body.count_in();
         }
     }

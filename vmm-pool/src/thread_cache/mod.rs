@@ -50,6 +50,8 @@ pub(crate) struct Cache<B: Backend> {
     pub(crate) bytes: u64,
     /// True after the pool's end: no request would take a cached body out again.
     closed: bool,
+    /// True if no freed block is cached: after the pool's end, and while the pool holds more than its budget.
+    refuses: bool,
     /// The bytes, the number and the total number of blocks that the thread cache has given out. The bytes wrap around: a block may
     /// grow in the slot for large blocks, which [counts that](crate::last_freed::Served::growth).
     pub(crate) live: u64,
@@ -96,7 +98,7 @@ impl<B: Backend> ThreadCache<B> {
     /// would keep it alive for ever.
     pub(crate) fn close(&self) -> Vec<(Piece, StreamIndex)> {
         let mut cache = self.lock();
-        cache.closed = true;
+        (cache.closed, cache.refuses) = (true, true);
         let pieces = cache.empty(|_, _| true);
         let spare = std::mem::replace(&mut cache.spare, Stack::new());
         drop(cache);
@@ -108,7 +110,7 @@ impl<B: Backend> ThreadCache<B> {
 impl<B: Backend> Cache<B> {
     fn new() -> Self {
         let (bins, spare) = (Vec::new(), Stack::new());
-        Self { bins, spare, bytes: 0, closed: false, live: 0, live_blocks: 0, allocations: 0 }
+        Self { bins, spare, bytes: 0, closed: false, refuses: false, live: 0, live_blocks: 0, allocations: 0 }
     }
 
     /// Counts a block that is allocated.
@@ -126,10 +128,15 @@ impl<B: Backend> Cache<B> {
         self.live_blocks -= 1;
     }
 
-    /// Returns true after the pool's end: no body may be cached any more.
+    /// Returns true if no freed block is cached: it returns to the core.
     #[inline]
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed
+    pub(crate) fn refuses(&self) -> bool {
+        self.refuses
+    }
+
+    /// Refuses blocks that are freed later, or caches them again, unless the pool has ended. The caller holds the core.
+    pub(crate) fn refuse(&mut self, refuses: bool) {
+        self.refuses = refuses || self.closed;
     }
 
     /// Returns the bin of a tag and stream, if there is one.
