@@ -30,6 +30,8 @@ pub(crate) struct Streams<B: Backend> {
     pub(crate) retired: u64,
     /// True if a stream needs an event.
     owes: bool,
+    /// The number of times that a stream was found to have come further.
+    pub(crate) advances: u64,
     /// Events for later use on any stream: a number whose stream was forgotten keeps none.
     spare: Vec<Arc<dyn Event>>,
 }
@@ -95,6 +97,7 @@ impl<B: Backend> Streams<B> {
             calls: 0,
             retired: 0,
             owes: false,
+            advances: 0,
             spare: Vec::new(),
         }
     }
@@ -395,6 +398,7 @@ impl<B: Backend> Streams<B> {
     /// Notes that the work of a stream up to a moment is done.
     pub(crate) fn advance(&mut self, index: usize, moment: u64) {
         let progress = &mut self.list[index];
+        self.advances += u64::from(moment > progress.done);
         progress.done = progress.done.max(moment);
         let passed = progress.marks.partition_point(|(marked, _)| *marked <= moment);
         self.spare.extend(progress.marks.drain(..passed).map(|(_, event)| event));

@@ -20,11 +20,13 @@ pub(super) struct Bins {
     /// The first range of each bin.
     heads: Box<[u32]>,
     filled: [u64; WORDS],
+    /// One bit for each word of `filled` that is not zero.
+    words: u32,
 }
 
 impl Bins {
     pub(super) fn new() -> Self {
-        Self { heads: vec![NONE; COUNT].into(), filled: [0; WORDS] }
+        Self { heads: vec![NONE; COUNT].into(), filled: [0; WORDS], words: 0 }
     }
 
     /// Returns the bin of a size.
@@ -45,23 +47,23 @@ impl Bins {
 
     pub(super) fn set_head(&mut self, bin: usize, range: u32) {
         self.heads[bin] = range;
-        let bit = 1 << (bin % 64);
-        if range == NONE {
-            self.filled[bin / 64] &= !bit;
-        } else {
-            self.filled[bin / 64] |= bit;
-        }
+        let (place, bit) = (bin / 64, 1 << (bin % 64));
+        let word = &mut self.filled[place];
+        *word = if range == NONE { *word & !bit } else { *word | bit };
+        self.words = self.words & !(1 << place) | u32::from(*word != 0) << place;
     }
 
     /// Returns the first bin from `bin` on that contains a range.
     pub(super) fn filled_from(&self, bin: usize) -> Option<usize> {
-        let mut word = bin / 64;
-        let mut bits = self.filled.get(word)? & (!0 << (bin % 64));
-        while bits == 0 {
-            word += 1;
-            bits = *self.filled.get(word)?;
+        let word = bin / 64;
+        let bits = self.filled.get(word)? & (!0 << (bin % 64));
+        if bits != 0 {
+            return Some(word * 64 + bits.trailing_zeros() as usize);
         }
-        Some(word * 64 + bits.trailing_zeros() as usize)
+        let behind = self.words & (!0 << word << 1);
+        let next = behind.trailing_zeros() as usize;
+        let bits = self.filled.get(next)?;
+        Some(next * 64 + bits.trailing_zeros() as usize)
     }
 }
 

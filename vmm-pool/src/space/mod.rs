@@ -89,6 +89,8 @@ pub(crate) struct Space<B: Backend> {
     pub(crate) mapped: u64,
     /// True if the space is in the list of those with ranges that wait.
     waits: bool,
+    /// How often streams had come further when its ranges were made ready last.
+    settled: u64,
     /// The end of the last page that is out of use; zero if there is none.
     lost_end: u64,
     /// The number of pages that are marked as changing.
@@ -129,6 +131,7 @@ impl<B: Backend> Space<B> {
             pages: Vec::new(),
             mapped: 0,
             waits: false,
+            settled: 0,
             lost_end: 0,
             changing: 0,
         }
@@ -297,7 +300,16 @@ impl<B: Backend> Space<B> {
     }
 
     /// Makes the ranges ready whose work is done.
+    #[inline]
     pub(crate) fn settle(&mut self, frames: &mut Frames<B>, streams: &Streams<B>) {
+        // A range whose work is done when it is freed does not wait.
+        if self.settled != streams.advances {
+            self.settled = streams.advances;
+            self.settle_all(frames, streams);
+        }
+    }
+
+    fn settle_all(&mut self, frames: &mut Frames<B>, streams: &Streams<B>) {
         while let Some((offset, size)) = self.ranges.next_done(|turn| streams.is_done(turn)) {
             for page in self.pages_of(offset, size) {
                 self.remove_waiting(frames, page);

@@ -128,12 +128,18 @@ impl Ranges {
     }
 
     /// Takes a ready range, and the runs that a range is in, out of their bins.
+    #[inline]
     pub(super) fn unlist_runs(&mut self, range: RangeIndex) {
-        if range == self.last {
-            return;
+        if range != self.last
+            && let Some(at) = self.list.get(range as usize)
+            && at.is_free()
+        {
+            self.unlist_free(range);
         }
-        let Some(at) = self.list.get(range as usize).filter(|at| at.is_free()) else { return };
-        if at.bin != UNLISTED {
+    }
+
+    fn unlist_free(&mut self, range: RangeIndex) {
+        if self.get(range).bin != UNLISTED {
             self.unbin(range);
             if self.get(range).waits() {
                 return;
@@ -145,15 +151,26 @@ impl Ranges {
     }
 
     /// Lists a ready range, and the runs that a range is in, unless they are listed.
+    #[inline]
     pub(super) fn list_runs(&mut self, range: RangeIndex) {
-        if range == self.last {
-            return;
+        if range != self.last
+            && let Some(at) = self.list.get(range as usize)
+            && at.is_free()
+        {
+            self.list_free(range);
         }
-        let Some(at) = self.list.get(range as usize).filter(|at| at.is_free()) else { return };
+    }
+
+    fn list_free(&mut self, range: RangeIndex) {
+        let at = self.get(range);
+        let is_free = |one: RangeIndex| self.list.get(one as usize).is_some_and(Range::is_free);
         if !at.waits() {
             self.bin(range, at.size);
         } else if at.bin != UNLISTED {
             return;
+        } else if !is_free(at.before) && (at.behind == self.last || !is_free(at.behind)) {
+            // It is a run by itself.
+            return self.bin(range, at.size);
         }
         for stream in self.runs_with(range).into_iter().flatten() {
             let (head, size) = self.head_of(range, stream);

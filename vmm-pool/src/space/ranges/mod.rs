@@ -220,20 +220,26 @@ impl Ranges {
             tail = self.get(tail).behind;
             self.unlist_runs(tail);
         }
-        // The last range is kept even if it is empty: searches never look behind it.
-        if end < self.get(tail).end() || tail == self.last {
-            self.cut(tail, end);
-        }
-        let mut taken = from;
-        if offset > self.get(from).offset {
-            taken = self.cut(from, offset);
-        }
-        self.unlink(taken);
-        while self.get(taken).end() < end {
-            let next = self.get(taken).behind;
-            self.unlink(next);
-            self.join(taken, next);
-        }
+        let taken = if tail == from && offset == self.get(from).offset && end < self.get(from).end() {
+            // The rest keeps its place in the list of its stream.
+            self.split_front(from, end)
+        } else {
+            // The last range is kept even if it is empty: searches never look behind it.
+            if end < self.get(tail).end() || tail == self.last {
+                self.cut(tail, end);
+            }
+            let mut taken = from;
+            if offset > self.get(from).offset {
+                taken = self.cut(from, offset);
+            }
+            self.unlink(taken);
+            while self.get(taken).end() < end {
+                let next = self.get(taken).behind;
+                self.unlink(next);
+                self.join(taken, next);
+            }
+            taken
+        };
         let at = self.at(taken);
         (at.state, at.turn) = (RangeState::Taken, Turn::new(stream, 0));
         let behind = self.get(taken).behind;
@@ -313,17 +319,7 @@ impl Ranges {
     /// Cuts a range in two. Returns the number of the part from `offset` on, which is a copy of the first part and in no list.
     fn split(&mut self, range: RangeIndex, offset: u64) -> RangeIndex {
         let old = *self.get(range);
-        let cut = Range { offset, size: old.end() - offset, before: range, ..old };
-        let index = match self.vacant.pop() {
-            Some(index) => {
-                *self.at(index) = cut;
-                index
-            }
-            None => {
-                self.list.push(cut);
-                (self.list.len() - 1) as RangeIndex
-            }
-        };
+        let index = self.add(Range { offset, size: old.end() - offset, before: range, ..old });
         let first = self.at(range);
         first.size = offset - old.offset;
         first.behind = index;
@@ -333,6 +329,33 @@ impl Ranges {
             self.at(old.behind).before = index;
         }
         index
+    }
+
+    /// Cuts a range in two. Returns the number of the part before `offset`, which is a copy of the other part and in no list.
+    fn split_front(&mut self, range: RangeIndex, offset: u64) -> RangeIndex {
+        let old = *self.get(range);
+        let index = self.add(Range { size: offset - old.offset, behind: range, ..old });
+        let rest = self.at(range);
+        (rest.offset, rest.size, rest.before) = (offset, old.end() - offset, index);
+        match self.list.get_mut(old.before as usize) {
+            Some(before) => before.behind = index,
+            None => self.first = index,
+        }
+        index
+    }
+
+    /// Adds a range under a vacant number.
+    fn add(&mut self, range: Range) -> RangeIndex {
+        match self.vacant.pop() {
+            Some(index) => {
+                *self.at(index) = range;
+                index
+            }
+            None => {
+                self.list.push(range);
+                (self.list.len() - 1) as RangeIndex
+            }
+        }
     }
 
     /// Joins two neighbours that are in no list: the second becomes a part of the first.
