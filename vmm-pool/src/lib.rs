@@ -28,8 +28,9 @@
 //! - The addresses of a group are extended only if, after the streams were asked, no ready range fits. So each ready range is below
 //!   the largest size h of the group (2 h with an alignment). There are at most as many as taken and waiting ranges, and one; each of
 //!   those has more than h / 16. So the extent is at most 17 L + 32 h.
-//! - Mapped memory is at most the extents in whole pages. A new reservation is as large as all that the group has, so reservations are
-//!   at most four times the extents, and one page more than the block that needed it.
+//! - Mapped memory is at most the extents in whole pages. The first reservation of a group is for 16 of its largest blocks, and without a
+//!   tag as large as the device's memory. A new one is as large as all that the group has, or as the block that needs it. So
+//!   reservations are at most four times the extents, and the first ones.
 //! - Records of ranges, bins and events are at most proportional to the blocks that are alive or wait, and to the streams. A space,
 //!   a tag and a bin of a thread cache that nothing uses any more serve others under the same number.
 //! - New memory is created only while the pool holds less than was ever needed and a small part more, or if no frame is free that serves

@@ -13,6 +13,9 @@ const EVENTS: u64 = 64 + 16;
 const CACHED: u64 = 8 << 20;
 const CACHES: u64 = 64;
 
+/// The first addresses of a group, as a multiple of its largest block.
+const FIRST: u64 = 16;
+
 /// The amounts that a pool uses, or may use at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
@@ -84,6 +87,13 @@ pub(super) fn mapped_of(tag: &TagLoad, settings: &Settings) -> u64 {
     }
 }
 
+/// Returns the most addresses that a tag may reserve. The first ones are for 16 of the largest blocks, of a group or of all sizes. Others
+/// are reserved once these are used up, each time as many as there are, or as a block needs.
+pub(super) fn reserved_of(tag: &TagLoad, settings: &Settings) -> u64 {
+    let first: u64 = tag.largest.iter().map(|largest| 2 * FIRST * largest).sum();
+    first + 4 * mapped_of(tag, settings)
+}
+
 /// Returns the most addresses with memory mapped at them that one tag of a pool may have, whose program has at most these blocks alive or
 /// waiting at one time: the size and the alignment of each.
 #[must_use]
@@ -91,24 +101,24 @@ pub fn most_mapped(blocks: &[(u64, u64)], page: u64) -> u64 {
     let mut tag = TagLoad::default();
     for (size, alignment) in blocks {
         let part = Part::new(0, size.next_multiple_of(UNIT), *alignment);
-        tag.at(&part).add(part.bytes);
+        tag.add(&part);
     }
     mapped_of(&tag, &Settings { page, streams: 1, threads: 1 })
 }
 
 /// Returns the most that a pool may use.
 ///
-/// `tags` is the largest sum of [`mapped_of`] over all tags that existed at one time, `slabs` of [`slabs_of`]; `all` is the load of all
-/// tags, and `ranges` without slots.
+/// `mapped`, `reserved` and `slabs` are the largest sums of [`mapped_of`], [`reserved_of`] and [`slabs_of`] over all tags that existed at
+/// one time; `all` is the load of all tags, and `ranges` without slots.
 pub(super) fn bound(
-    tags: u64,
+    [mapped, reserved]: [u64; 2],
     slabs: (u64, u64),
     [all, ranges]: [&Load; 2],
     ended: bool,
     settings: &Settings,
 ) -> Amounts {
     // Addresses of ended tags are returned when others need them.
-    let mapped = if ended { tags * 2 } else { tags };
+    let [mapped, reserved] = [mapped, reserved].map(|tags| if ended { tags * 2 } else { tags });
     // The pages that all blocks and slabs lie in, each by itself.
     let pages = ranges.peak + slabs.0 + (ranges.peak_blocks + slabs.1) * 2 * settings.page;
     let used = pages.min(mapped);
@@ -116,8 +126,7 @@ pub(super) fn bound(
         mapped,
         // With several streams, the pool exceeds what is needed by a fourteenth.
         held: used + used / 14 + CACHED * settings.threads.min(CACHES) + 8 * settings.page,
-        // A tag reserves its whole range at once.
-        reserved: u64::MAX,
+        reserved,
         events: EVENTS * settings.streams,
         records: 4 * all.peak_blocks + 256 * settings.streams * settings.threads,
     }

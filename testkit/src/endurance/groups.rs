@@ -29,9 +29,29 @@ pub(super) const fn is_slot(capacity: u64, alignment: u64) -> bool {
     capacity <= SLOT && alignment <= UNIT
 }
 
+/// Returns the size of the largest block of the addresses that a block is in: those for blocks of up to 1 MiB, or those of a group of
+/// larger ones.
+pub(super) fn largest(capacity: u64, alignment: u64) -> u64 {
+    const SMALL_BITS: u32 = 20;
+    if capacity <= 1 << SMALL_BITS && alignment <= 2 << SMALL_BITS {
+        return 1 << SMALL_BITS;
+    }
+    let bits = (capacity.max(alignment) - 1).ilog2();
+    1 << (SMALL_BITS + (bits.saturating_sub(SMALL_BITS) / RATIO_BITS + 1) * RATIO_BITS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_for_blocks_up_to_a_size() {
+        const MIB: u64 = 1 << 20;
+        let all =
+            [(1, 256), (MIB, 2 * MIB), (MIB + 1, 256), (16 * MIB, 256), (16 * MIB + 1, 256), (1, 32 * MIB)];
+        let found = all.map(|(capacity, alignment)| largest(capacity, alignment) / MIB);
+        assert_eq!(found, [1, 1, 16, 16, 256, 256]);
+    }
 
     #[test]
     fn group_sizes_differ_by_16_times() {

@@ -1,7 +1,7 @@
 //! The load of a program: its live bytes, and bytes whose work is not done, now and at most.
 
-use super::groups::{footprint, group_of, is_slot};
-use std::collections::BTreeMap;
+use super::groups::{footprint, group_of, is_slot, largest};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes and blocks that are live or wait for work.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +34,8 @@ pub(super) struct TagLoad {
     pub(super) groups: BTreeMap<u32, Load>,
     /// The load of slots, by size.
     pub(super) slots: BTreeMap<u64, Load>,
+    /// The largest blocks of the addresses that the tag has.
+    pub(super) largest: BTreeSet<u64>,
     /// The blocks of the tag that are live or wait for work.
     pub(super) blocks: u64,
     /// True if no handle of the tag is left.
@@ -62,6 +64,12 @@ impl Part {
 }
 
 impl TagLoad {
+    /// Adds a block.
+    pub(super) fn add(&mut self, part: &Part) {
+        self.largest.insert(largest(part.capacity, part.alignment));
+        self.at(part).add(part.bytes);
+    }
+
     pub(super) fn at(&mut self, part: &Part) -> &mut Load {
         match part.is_slot() {
             true => self.slots.entry(part.capacity).or_default(),

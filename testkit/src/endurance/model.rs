@@ -4,7 +4,7 @@
 //! addresses, which the pool may place there in the order of the stream, takes the addresses out of the waiting block: no byte
 //! counts twice.
 
-use super::bound::{Amounts, Settings, bound, mapped_of, slabs_of};
+use super::bound::{Amounts, Settings, bound, mapped_of, reserved_of, slabs_of};
 use super::load::{Load, Part, TagLoad};
 use std::collections::BTreeMap;
 
@@ -29,8 +29,9 @@ pub(super) struct Model {
     ranges: Load,
     /// Freed blocks by address.
     waiting: BTreeMap<u64, Waiting>,
-    /// The largest sum of the tags' bounds at one time.
+    /// The largest sums of the tags' bounds at one time: mapped and reserved addresses.
     mapped: u64,
+    reserved: u64,
     /// The largest bytes and number of all slabs at one time.
     slabs: (u64, u64),
     /// True if a tag has ended.
@@ -48,6 +49,7 @@ impl Model {
             ranges: Load::default(),
             waiting: BTreeMap::new(),
             mapped: 0,
+            reserved: 0,
             slabs: (0, 0),
             ended: false,
             live: 0,
@@ -66,7 +68,7 @@ impl Model {
     fn add(&mut self, part: &Part) {
         let tag = self.tags.entry(part.tag).or_default();
         tag.blocks += 1;
-        tag.at(part).add(part.bytes);
+        tag.add(part);
         self.all.add(part.bytes);
         if !part.is_slot() {
             self.ranges.add(part.bytes);
@@ -184,10 +186,12 @@ impl Model {
     pub(super) fn bound(&mut self) -> Amounts {
         let tags = self.tags.values().map(|tag| mapped_of(tag, &self.settings)).sum();
         self.mapped = self.mapped.max(tags);
+        let tags = self.tags.values().map(|tag| reserved_of(tag, &self.settings)).sum();
+        self.reserved = self.reserved.max(tags);
         let slabs = self.tags.values().map(slabs_of);
         let (bytes, count) = slabs.fold((0, 0), |sum, slabs| (sum.0 + slabs.0, sum.1 + slabs.1));
         self.slabs = (self.slabs.0.max(bytes), self.slabs.1.max(count));
-        bound(self.mapped, self.slabs, [&self.all, &self.ranges], self.ended, &self.settings)
+        bound([self.mapped, self.reserved], self.slabs, [&self.all, &self.ranges], self.ended, &self.settings)
     }
 
     /// Returns the largest number of bytes that were live or waited at one time.
