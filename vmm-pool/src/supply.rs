@@ -196,7 +196,12 @@ impl<B: Backend> Drop for Supply<'_, '_, B> {
         missing.iter().for_each(|page| core.spaces[space].end_change(*page));
         core.free_range(space, range, turn);
         let Core { spaces, frames, .. } = &mut *core;
-        stale.iter().for_each(|(page, frame)| spaces[space].note_mapped(frames, *page, *frame));
+        for (page, frame) in stale {
+            // Unless a failed call has lost the page.
+            if spaces[space].page_at(page).frame == NO_FRAME {
+                spaces[space].note_mapped(frames, page, frame);
+            }
+        }
         core.give_up(&self.chosen);
         self.mapping.inner().wake();
     }
