@@ -177,3 +177,28 @@ fn a_stream_is_forgotten_meanwhile() {
         backend.synchronize(DeviceId(0)).unwrap();
     }
 }
+
+/// A page that has another block's memory at other addresses, and must be unmapped first.
+#[test]
+fn memory_that_stays_mapped_serves_one_block() {
+    let (backend, pool) = start(0);
+    pool.set_budget(Bytes(MAPPED.0 + PAGE)).unwrap();
+    let mut other = pool.tagged("other").unwrap().alloc(MAPPED).unwrap();
+    other.write(Bytes::ZERO, &vec![5; MAPPED.0 as usize]).unwrap();
+    pool.set_budget(Bytes::mib(64)).unwrap();
+    for failing in [&[Operation::Unmap][..], &[Operation::Map], &[Operation::Map, Operation::Unmap]] {
+        backend.fail_calls(failing);
+        pool.alloc(MAPPED).unwrap_err();
+        backend.stop();
+        check(&other, 5);
+    }
+    let mut block = pool.alloc(MAPPED).unwrap();
+    block.write(Bytes::ZERO, &vec![6; MAPPED.0 as usize]).unwrap();
+    check(&other, 5);
+    check(&block, 6);
+    drop((block, other));
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.stats().held, 0);
+    drop(pool);
+    assert_eq!(backend.live().handles, 0);
+}
