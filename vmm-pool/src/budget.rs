@@ -40,7 +40,11 @@ impl<B: Backend> Pool<B> {
                 let most = core.free_within_budget();
                 mapping.trim(core, most).map(drop)
             }
-            false => Ok(()),
+            false => {
+                // Another thread has ended the excess meanwhile.
+                drop(core);
+                Ok(())
+            }
         };
         self.refuse_freed(&*mapping.core()?);
         trimmed
