@@ -51,11 +51,14 @@ impl<B: Backend> Core<B> {
     /// Returns the spaces of some tags that contain no block and that no work uses. None is lent: the caller has the turn to map.
     fn empty_spaces(&mut self, of: impl Fn(u16) -> bool) -> Vec<usize> {
         self.settle();
-        let is_lost = |space: &Space<B>| space.pages.iter().any(|page| page.frame == LOST);
-        let can_go = |space: &Space<B>| {
-            of(space.tag) && space.is_empty() && space.region().is_some() && !is_lost(space)
-        };
-        (0..self.spaces.len()).filter(|index| can_go(&self.spaces[*index])).collect()
+        (0..self.spaces.len()).filter(|index| of(self.spaces[*index].tag) && self.can_go(*index)).collect()
+    }
+
+    /// Returns true if a space contains no block, no work uses it, and it can be unmapped.
+    fn can_go(&self, space: usize) -> bool {
+        let space = &self.spaces[space];
+        let is_lost = || space.pages.iter().any(|page| page.frame == LOST);
+        space.is_empty() && space.region().is_some() && !is_lost()
     }
 
     /// Forgets the name of a tag, by which alone a suspended one can be resumed.
@@ -200,7 +203,13 @@ impl<'a, B: Backend> Mapping<'a, B> {
         of: impl Fn(u16) -> bool,
     ) -> Result<(CoreGuard<'a, B>, bool)> {
         let go = if core.settings.plain { Vec::new() } else { core.empty_spaces(of) };
+        let mut is_any_gone = false;
         for index in &go {
+            // Another thread may have taken memory there, while the ones before were unmapped.
+            if !core.can_go(*index) {
+                continue;
+            }
+            is_any_gone = true;
             let Core { spaces, tags, .. } = &mut *core;
             let space = &spaces[*index];
             // No request finds it any more.
@@ -215,7 +224,7 @@ impl<'a, B: Backend> Mapping<'a, B> {
             })?;
             core.vacate(*index);
         }
-        Ok((core, !go.is_empty()))
+        Ok((core, is_any_gone))
     }
 }
 

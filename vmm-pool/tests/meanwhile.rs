@@ -30,6 +30,28 @@ fn check_mapped(backend: &Faulty, block: &Block<Faulty>) {
     }
 }
 
+/// The addresses of two tags are released for a third one, and a request of the second tag is served before its turn comes.
+#[test]
+fn addresses_of_a_later_block_are_not_released() {
+    let backend = backend();
+    let pool = Pool::builder(&backend).slack(1000).addresses(Bytes::mib(128)).build().unwrap();
+    let [first, second, third] = ["1", "2", "3"].map(|tag| pool.tagged(tag).unwrap());
+    let blocks = [&first, &second].map(|pool| pool.alloc(LARGE).unwrap());
+    drop(blocks);
+    assert_eq!(pool.stats().kept, 2 * LARGE.0);
+    let (sends, later) = mpsc::channel();
+    let handles = [first, second];
+    backend.during(Operation::Unmap, move || {
+        let blocks = handles.map(|pool| pool.request(LARGE).alloc_mapped());
+        sends.send(blocks).unwrap();
+    });
+    let block = third.alloc(Bytes::mib(40)).unwrap();
+    check_mapped(&backend, &block);
+    for block in later.recv().unwrap().into_iter().flatten() {
+        check_mapped(&backend, &block);
+    }
+}
+
 /// A trim returns so much memory that the new budget is kept when the turn of the call that sets it comes.
 #[test]
 fn a_budget_is_kept_before_its_turn() {
