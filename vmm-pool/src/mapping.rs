@@ -7,6 +7,7 @@
 use crate::core::Core;
 use crate::frames::{FrameIndex, NO_FRAME, PageAddress};
 use crate::shared::{CoreGuard, Inner};
+use crate::space::Page;
 use crate::stats::DriverCalls;
 use gpu_vmm_core::extend::{NoWaits, create_now};
 use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Error, Operation, PhysicalMemory, Properties, Region};
@@ -47,6 +48,7 @@ impl<'a, B: Backend> Mapping<'a, B> {
             (core.backend.clone(), Bytes(core.page), Properties::on(core.settings.device));
         let mut shareable = core.settings.shareable;
         core.coming += count as u64;
+        let mut coming = Coming { mapping: self, count: count as u64 };
         drop(core);
         let create =
             |shareable| create_now(&backend, page, if shareable { plain.shareable() } else { plain });
@@ -66,29 +68,38 @@ impl<'a, B: Backend> Mapping<'a, B> {
             }
         }
         let mut core = self.core()?;
-        core.coming -= count as u64;
+        core.coming -= std::mem::take(&mut coming.count);
         core.calls.create += calls;
         core.settings.shareable = shareable;
         frames.extend(created.into_iter().map(|memory| core.frames.insert(Some(memory), tag)));
         Ok((core, refused))
     }
 
-    /// Unmaps pages that no work uses any more, with one call per run of addresses.
+    /// Unmaps pages without blocks that no work uses any more, with one call per run of addresses. No request finds their memory there
+    /// meanwhile.
     pub(crate) fn unmap(
         &self,
         mut core: CoreGuard<'a, B>,
         mut pages: Vec<PageAddress>,
     ) -> Result<CoreGuard<'a, B>> {
         pages.sort_unstable_by_key(|at| (at.space, at.page));
+        let mut parted = Parted { mapping: self, pages: core.part_from(&pages) };
         for of_space in pages.chunk_by(|one, other| one.space == other.space) {
-            let mut lent = self.lend(&mut core, of_space[0].space.into())?;
+            let lent = self.lend(&mut core, of_space[0].space.into());
+            // Before an error is returned, for the sake of what is undone then.
             drop(core);
+            let mut lent = lent?;
             let pages: Vec<_> = of_space.iter().map(|at| at.page as usize).collect();
             let unmapped = lent.unmap(&pages);
-            core = self.core()?;
-            lent.put_back(&mut core);
-            unmapped?;
+            let mut locked = self.core()?;
+            lent.put_back(&mut locked);
+            if let Err(error) = unmapped {
+                drop(locked);
+                return Err(error);
+            }
+            core = locked;
         }
+        parted.pages.clear();
         Ok(core)
     }
 
@@ -133,6 +144,96 @@ impl<B: Backend> Drop for Mapping<'_, B> {
     }
 }
 
+/// Memory that is being created, until the core has it.
+#[derive(Debug)]
+struct Coming<'m, 'a, B: Backend> {
+    mapping: &'m Mapping<'a, B>,
+    count: u64,
+}
+
+impl<B: Backend> Drop for Coming<'_, '_, B> {
+    fn drop(&mut self) {
+        // A driver call has panicked. It fails in a forked child alone, where nothing uses the pool.
+        if self.count > 0
+            && let Ok(mut core) = self.mapping.core()
+        {
+            core.coming -= self.count;
+        }
+    }
+}
+
+/// Pages that are being unmapped, with the frames that they had. What is still mapped when this is dropped is as before.
+#[derive(Debug)]
+struct Parted<'m, 'a, B: Backend> {
+    mapping: &'m Mapping<'a, B>,
+    pages: Vec<(PageAddress, FrameIndex)>,
+}
+
+impl<B: Backend> Drop for Parted<'_, '_, B> {
+    fn drop(&mut self) {
+        // A driver call has failed. It fails in a forked child alone, where nothing uses the pool.
+        if !self.pages.is_empty()
+            && let Ok(mut core) = self.mapping.core()
+        {
+            core.restore(&self.pages);
+        }
+    }
+}
+
+/// Frames that requests cannot have while they change. They are free, or gone if they are mapped nowhere and new, when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Claimed<'m, 'a, B: Backend> {
+    pub(crate) mapping: &'m Mapping<'a, B>,
+    pub(crate) frames: Vec<FrameIndex>,
+    pub(crate) are_new: bool,
+}
+
+impl<B: Backend> Drop for Claimed<'_, '_, B> {
+    fn drop(&mut self) {
+        if self.frames.is_empty() {
+            return;
+        }
+        // It fails in a forked child alone, where nothing uses the pool.
+        let Ok(mut core) = self.mapping.core() else { return };
+        for frame in self.frames.drain(..) {
+            if self.are_new && core.frames.get(frame).mapped.is_empty() {
+                core.remove(frame);
+            } else {
+                core.frames.release(frame);
+            }
+        }
+        core.note();
+    }
+}
+
+impl<B: Backend> Core<B> {
+    /// Notes that pages have no frame, before they are unmapped: no request takes them meanwhile. Returns their frames. Lost pages, which
+    /// no request takes either, stay lost.
+    pub(crate) fn part_from(&mut self, pages: &[PageAddress]) -> Vec<(PageAddress, FrameIndex)> {
+        let Self { spaces, frames, .. } = self;
+        let part = |at: &PageAddress| {
+            let (space, page) = (&mut spaces[usize::from(at.space)], at.page as usize);
+            let Page { frame, .. } = Some(space.page_at(page)).filter(Page::is_mapped)?;
+            space.part_from(frames, page, NO_FRAME);
+            Some((*at, frame))
+        };
+        pages.iter().filter_map(part).collect()
+    }
+
+    /// Gives pages back the frames that [`part_from`](Self::part_from) has returned, as far as the memory is still mapped there.
+    pub(crate) fn restore(&mut self, parted: &[(PageAddress, FrameIndex)]) {
+        let Self { spaces, frames, .. } = self;
+        for (at, frame) in parted {
+            let (space, page) = (&mut spaces[usize::from(at.space)], at.page as usize);
+            let mapping = space.region().and_then(|region| region.mapping_at(space.offset_of(page)));
+            // A page that is lost meanwhile stays lost.
+            if space.page_at(page).frame == NO_FRAME && mapping.is_some_and(|mapping| !mapping.poisoned) {
+                space.note_mapped(frames, page, *frame);
+            }
+        }
+    }
+}
+
 /// The region of a space, outside the core. It returns to the space when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Lent<'m, 'a, B: Backend> {
@@ -142,7 +243,7 @@ pub(crate) struct Lent<'m, 'a, B: Backend> {
     region: Option<Region<B>>,
     calls: DriverCalls,
     /// The pages at which nothing is mapped any more.
-    pub(crate) unmapped: Vec<usize>,
+    unmapped: Vec<usize>,
     /// The pages at which the mapping or the access is unknown, also if a call panics.
     lost: Vec<usize>,
 }
@@ -235,10 +336,9 @@ impl<B: Backend> Lent<'_, '_, B> {
         lost.extend(pages.iter().filter(|page| !is_sound(page)));
     }
 
-    /// Puts the region back, and notes which pages have lost their memory. Returns those at which nothing is mapped any more.
-    pub(crate) fn put_back(mut self, core: &mut Core<B>) -> Vec<usize> {
+    /// Puts the region back, and notes which pages have lost their memory.
+    pub(crate) fn put_back(mut self, core: &mut Core<B>) {
         self.end(core);
-        std::mem::take(&mut self.unmapped)
     }
 
     fn end(&mut self, core: &mut Core<B>) {

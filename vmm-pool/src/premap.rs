@@ -1,7 +1,7 @@
 //! Memory that is mapped in advance: behind the highest large block, where the pool grows.
 
 use crate::core::Core;
-use crate::mapping::Mapping;
+use crate::mapping::{Claimed, Mapping};
 use crate::shared::Inner;
 use gpu_vmm_core::{Backend, Operation, Result};
 use gpu_vmm_premap::extend::{PremapWork, Step};
@@ -44,12 +44,12 @@ impl<B: Backend> Mapping<'_, B> {
         let Some((space, pages)) = core.to_premap() else { return Ok(false) };
         core.spaces[space].add_pages(pages.end);
         let (pages, tag): (Vec<_>, _) = (pages.collect(), core.spaces[space].tag);
-        let mut new = Vec::new();
-        let (mut core, refused) = self.create(core, (pages.len(), tag), &mut new)?;
+        let mut new = Claimed { mapping: self, frames: Vec::new(), are_new: true };
+        let (mut core, refused) = self.create(core, (pages.len(), tag), &mut new.frames)?;
         let mapped = match refused {
             Some(error) => Err(error),
             None => {
-                let memory = new.iter().filter_map(|frame| core.frames.get(*frame).memory.clone());
+                let memory = new.frames.iter().filter_map(|frame| core.frames.get(*frame).memory.clone());
                 let (memory, devices): (Vec<_>, _) = (memory.collect(), core.settings.access.clone());
                 let mut lent = self.lend(&mut core, space)?;
                 drop(core);
@@ -59,7 +59,7 @@ impl<B: Backend> Mapping<'_, B> {
                 mapped
             }
         };
-        for (page, frame) in pages.iter().zip(new) {
+        for (page, frame) in pages.iter().zip(std::mem::take(&mut new.frames)) {
             let Core { spaces, frames, .. } = &mut *core;
             if mapped.is_ok() {
                 spaces[space].note_mapped(frames, *page, frame);

@@ -4,7 +4,7 @@
 use crate::Pool;
 use crate::core::{Core, Request, Shortage};
 use crate::error::OutOf;
-use crate::frames::{FrameIndex, NO_FRAME};
+use crate::frames::{FrameIndex, PageAddress};
 use crate::mapping::Mapping;
 use crate::owner::Owner;
 use crate::piece::{Origin, Piece};
@@ -51,7 +51,7 @@ struct Place {
     /// The pages that need frames.
     missing: Vec<usize>,
     /// The pages among them with another frame's memory, which is unmapped first.
-    stale: Vec<(usize, FrameIndex)>,
+    stale: Vec<(PageAddress, FrameIndex)>,
     /// The order of the range if it is given back.
     turn: Turn,
 }
@@ -110,12 +110,11 @@ impl<'a, B: Backend> Supply<'_, 'a, B> {
             spaces[space].close_gap(frames, &gap);
             return Err(shortage);
         }
+        let at = &core.spaces[space];
+        let missing: Vec<_> = gap.missing.iter().map(|page| at.address_of(*page)).collect();
+        let stale = core.part_from(&missing);
         let Core { spaces, frames, streams, .. } = &mut *core;
         let at = &mut spaces[space];
-        let frame_at =
-            |page: &usize| Some((*page, at.page_at(*page).frame)).filter(|(_, frame)| *frame != NO_FRAME);
-        let stale: Vec<_> = gap.missing.iter().filter_map(frame_at).collect();
-        stale.iter().for_each(|(page, _)| at.part_from(frames, *page, NO_FRAME));
         let turn = streams.so_far(order);
         let taken = at.take(frames, spot, size, stream, true);
         gap.missing.iter().for_each(|page| at.begin_change(*page));
@@ -146,16 +145,15 @@ impl<'a, B: Backend> Supply<'_, 'a, B> {
 
     /// Maps the frames.
     fn map(&mut self, mut core: CoreGuard<'a, B>) -> Result<CoreGuard<'a, B>, Shortage> {
-        let Some(Place { space, missing, stale, .. }) = &mut self.taken else { return Ok(core) };
+        let Some(Place { space, missing, stale, .. }) = &self.taken else { return Ok(core) };
         let memory = self.chosen.frames.iter().filter_map(|frame| core.frames.get(*frame).memory.clone());
         let (memory, devices): (Vec<_>, _) = (memory.collect(), core.settings.access.clone());
         let mut lent = self.mapping.lend(&mut core, *space)?;
         drop(core);
-        let pages: Vec<_> = stale.iter().map(|(page, _)| *page).collect();
+        let pages: Vec<_> = stale.iter().map(|(at, _)| at.page as usize).collect();
         let mapped = lent.unmap(&pages).and_then(|()| lent.map(missing, &memory, &devices));
         let mut core = self.mapping.core()?;
-        let unmapped = lent.put_back(&mut core);
-        stale.retain(|(page, _)| !unmapped.contains(page));
+        lent.put_back(&mut core);
         mapped?;
         Ok(core)
     }
@@ -195,13 +193,7 @@ impl<B: Backend> Drop for Supply<'_, '_, B> {
         let Ok(mut core) = self.mapping.core() else { return };
         missing.iter().for_each(|page| core.spaces[space].end_change(*page));
         core.free_range(space, range, turn);
-        let Core { spaces, frames, .. } = &mut *core;
-        for (page, frame) in stale {
-            // Unless a failed call has lost the page.
-            if spaces[space].page_at(page).frame == NO_FRAME {
-                spaces[space].note_mapped(frames, page, frame);
-            }
-        }
+        core.restore(&stale);
         core.give_up(&self.chosen);
         self.mapping.inner().wake();
     }

@@ -3,7 +3,7 @@
 use crate::Pool;
 use crate::core::Core;
 use crate::frames::{FrameIndex, PageAddress};
-use crate::mapping::Mapping;
+use crate::mapping::{Claimed, Mapping};
 use crate::shared::{CoreGuard, Inner};
 use gpu_vmm_core::extend::{event, span};
 use gpu_vmm_core::{Backend, Bytes, Operation, Result};
@@ -81,14 +81,9 @@ impl<'a, B: Backend> Mapping<'a, B> {
             core.frames.free_ones().filter(|frame| core.is_idle(*frame)).take(excess).collect();
         goes.iter().for_each(|frame| core.frames.claim(*frame));
         let addresses = core.addresses_of(&goes);
-        let mut core = match self.unmap(core, addresses) {
-            Ok(core) => core,
-            Err(error) => {
-                let mut core = self.core()?;
-                goes.iter().for_each(|frame| core.frames.release(*frame));
-                return Err(error);
-            }
-        };
+        let mut claimed = Claimed { mapping: self, frames: goes, are_new: false };
+        let mut core = self.unmap(core, addresses)?;
+        let goes = std::mem::take(&mut claimed.frames);
         goes.iter().for_each(|frame| core.remove(*frame));
         if keep == 0 {
             core = self.release_spaces(core, |_| true)?.0;

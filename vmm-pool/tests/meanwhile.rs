@@ -30,6 +30,35 @@ fn check_mapped(backend: &Faulty, block: &Block<Faulty>) {
     }
 }
 
+/// Returns a handle whose tag has free addresses at which the memory of a block of another tag is mapped, too, and that block.
+fn aliased(pool: &Pool<Faulty>) -> (Pool<Faulty>, Block<Faulty>) {
+    let [own, other] = ["own", "other"].map(|tag| pool.tagged(tag).unwrap());
+    drop(other.alloc(LARGE).unwrap());
+    assert_eq!(pool.stats().kept, LARGE.0);
+    let block = own.alloc(LARGE).unwrap();
+    assert_eq!(pool.stats().held, LARGE.0);
+    (other, block)
+}
+
+/// A block is freed, and its memory serves a request at other addresses, which the suspension is about to unmap.
+#[test]
+fn a_suspension_unmaps_no_later_block() {
+    let backend = backend();
+    let pool = Pool::builder(&backend).slack(0).build().unwrap();
+    let (other, block) = aliased(&pool);
+    let store = BackingStore::pinned(&backend, Bytes::mib(32)).unwrap();
+    let (sends, later) = mpsc::channel();
+    backend.during(Operation::Unmap, move || {
+        drop(block);
+        let _ = other.stats();
+        sends.send(other.request(LARGE).alloc_mapped()).unwrap();
+    });
+    pool.suspend("own", &store, WaitFor::all_devices()).unwrap();
+    if let Some(block) = later.recv().unwrap() {
+        check_mapped(&backend, &block);
+    }
+}
+
 /// The addresses of two tags are released for a third one, and a request of the second tag is served before its turn comes.
 #[test]
 fn addresses_of_a_later_block_are_not_released() {
@@ -70,5 +99,61 @@ fn a_budget_is_kept_before_its_turn() {
         assert!(since.elapsed() < Duration::from_secs(20), "the call waits for itself");
         std::thread::sleep(Duration::from_millis(1));
     }
+    assert_eq!(pool.usage().held, 0);
+}
+
+/// Pages with another frame's memory cannot be unmapped, nor mapped again.
+#[test]
+fn lost_pages_stay_lost() {
+    let mut lost = 0;
+    for first in 0.. {
+        let backend = backend();
+        let pool = Pool::builder(&backend).slack(0).build().unwrap();
+        let (other, block) = aliased(&pool);
+        backend.fail(first, u64::MAX);
+        let failed = other.alloc(LARGE);
+        backend.stop();
+        if failed.is_ok() {
+            break;
+        }
+        check_mapped(&backend, &block);
+        drop(block);
+        lost += u32::from(failed.unwrap_err().to_string().contains("roll"));
+        let [one, two] = [LARGE; 2].map(|size| other.alloc(size).unwrap());
+        check_mapped(&backend, &one);
+        check_mapped(&backend, &two);
+    }
+    assert!(lost > 0, "no call lost a page");
+}
+
+/// A driver call panics after pages have been unmapped that had another frame's memory.
+#[test]
+fn unmapped_pages_stay_unmapped_if_a_call_panics() {
+    for call in [Operation::CreateMemory, Operation::Unmap, Operation::Map, Operation::SetAccess] {
+        let backend = backend();
+        let pool = Pool::builder(&backend).slack(0).build().unwrap();
+        let (other, block) = aliased(&pool);
+        let held = pool.usage().held;
+        backend.during(call, || panic!("as a subscriber of `tracing` may"));
+        catch_unwind(AssertUnwindSafe(|| other.alloc(LARGE))).unwrap_err();
+        check_mapped(&backend, &block);
+        drop(block);
+        assert_eq!(pool.usage().held, held, "{call}");
+        let [one, two] = [LARGE; 2].map(|size| other.alloc(size).unwrap());
+        check_mapped(&backend, &one);
+        check_mapped(&backend, &two);
+    }
+}
+
+/// A trim that panics leaves no frame that nobody can use.
+#[test]
+fn a_trim_that_panics_keeps_the_accounts() {
+    let backend = backend();
+    let pool = Pool::builder(&backend).slack(0).build().unwrap();
+    drop(pool.alloc(LARGE).unwrap());
+    assert_eq!(pool.stats().kept, LARGE.0);
+    backend.during(Operation::Unmap, || panic!("as a subscriber of `tracing` may"));
+    catch_unwind(AssertUnwindSafe(|| pool.trim(Bytes::ZERO))).unwrap_err();
+    pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(pool.usage().held, 0);
 }
