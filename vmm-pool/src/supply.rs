@@ -27,6 +27,8 @@ struct Chosen {
     needed: u64,
     /// The budget of the pool when the request began.
     budget: Bytes,
+    /// The number of streams that had been retired when the request was numbered.
+    retired: u64,
     /// True if the driver has refused a new frame, so that free ones must do.
     is_refused: bool,
     /// True if no free frame is left that can serve.
@@ -100,6 +102,7 @@ impl<'a, B: Backend> Supply<'_, 'a, B> {
     ) -> Result<CoreGuard<'a, B>, Shortage> {
         let Request { size, stream, .. } = self.request;
         let order = self.request.order();
+        self.chosen.retired = core.streams.retired;
         self.chosen.needed = core.peak_needed.max(core.taken + size);
         self.chosen.budget = core.settings.budget;
         let Core { spaces, frames, .. } = &mut *core;
@@ -224,7 +227,9 @@ impl<B: Backend> Core<B> {
                 return Ok(fresh as usize);
             }
         }
-        let free = self.free_frames(missing, request);
+        // The number of the request's stream may serve another stream since.
+        let captures = request.captures || self.streams.retired != chosen.retired;
+        let free = self.free_frames(missing, Request { captures, ..request });
         if !free.is_empty() {
             chosen.old = chosen.frames.len()..chosen.frames.len() + free.len();
             free.iter().for_each(|frame| self.frames.claim(*frame));

@@ -157,3 +157,35 @@ fn a_trim_that_panics_keeps_the_accounts() {
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(pool.usage().held, 0);
 }
+
+/// The stream of a request is forgotten, and its number serves another stream, whose work uses free memory.
+#[test]
+fn memory_of_the_stream_with_the_same_number_is_not_taken() {
+    let backend = backend();
+    let pool = Pool::builder(&backend).slack(0).build().unwrap();
+    let [own, other] = [(); 2].map(|()| backend.own_stream(DeviceId(0)).unwrap());
+    // SAFETY: the streams live longer than the pool's blocks.
+    let [stream, second]: [Stream<'static>; 2] =
+        [&own, &other].map(|own| unsafe { Stream::from_raw(own.stream().as_raw()) });
+    let [first_tag, second_tag] = ["1", "2"].map(|tag| pool.tagged(tag).unwrap());
+    drop(second_tag.alloc(Bytes(3 * PAGE)).unwrap());
+    pool.trim(Bytes(u64::MAX)).unwrap();
+    let raw = (stream.as_raw().addr(), second.as_raw().addr());
+    let (calls, works) = (second_tag.clone(), backend.clone());
+    backend.during(Operation::CreateMemory, move || {
+        let [stream, second] = [raw.0, raw.1].map(std::ptr::without_provenance_mut);
+        // SAFETY: as above.
+        let [stream, second] = [stream, second].map(|raw| unsafe { Stream::from_raw(raw) });
+        calls.forget_stream(stream).unwrap();
+        let block = calls.request(Bytes(3 * PAGE)).stream(second).alloc_mapped().unwrap();
+        // SAFETY: the block is mapped.
+        unsafe { works.start_pattern_on(DeviceId(0), second, block.address(), block.size(), 1, 2) }.unwrap();
+        drop(block);
+    });
+    let block = first_tag.request(LARGE).stream(stream).alloc().unwrap();
+    let is_done = other.is_done().unwrap();
+    let held = pool.stats().held;
+    backend.synchronize(DeviceId(0)).unwrap();
+    assert!(is_done || held > LARGE.0, "memory was taken from a stream: {is_done} {held}");
+    drop(block);
+}
