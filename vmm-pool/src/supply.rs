@@ -365,6 +365,11 @@ impl<B: Backend> Pool<B> {
             core.give_after(piece, turn);
             return Err(error.into());
         }
+        if core.lost_in(&piece).is_some() {
+            // A call of another thread has lost a page meanwhile: the request takes another place.
+            core.give_after(piece, turn);
+            return Err(Shortage::Mapping);
+        }
         Ok(core)
     }
 }

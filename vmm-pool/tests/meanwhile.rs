@@ -189,3 +189,25 @@ fn memory_of_the_stream_with_the_same_number_is_not_taken() {
     assert!(is_done || held > LARGE.0, "memory was taken from a stream: {is_done} {held}");
     drop(block);
 }
+
+/// Another thread's call loses pages that are being overwritten for a request.
+#[test]
+fn lost_pages_that_were_overwritten_serve_no_request() {
+    for size in [Bytes(300), Bytes::kib(512), LARGE] {
+        let config = HostConfig::new().devices(2).memory(Bytes::mib(128));
+        let backend = FaultInject::new(config.open().unwrap());
+        let pool = Pool::builder(&backend).scrub().slack(0).build().unwrap();
+        drop(pool.tagged("before").unwrap().alloc(Bytes(10 * PAGE)).unwrap());
+        let tagged = pool.tagged("after").unwrap();
+        let (calls, fails) = (pool.clone(), backend.clone());
+        backend.during(Operation::Fill, move || {
+            fails.fail_calls(&[Operation::SetAccess]);
+            calls.allow_access(DeviceId(1)).unwrap_err();
+            fails.stop();
+        });
+        let blocks: Vec<_> = (0..6).map(|_| tagged.alloc(size).unwrap()).collect();
+        for block in &blocks {
+            block.check_usable(Operation::Read).unwrap();
+        }
+    }
+}
