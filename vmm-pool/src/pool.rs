@@ -309,6 +309,7 @@ impl<B: Backend> Pool<B> {
         loop {
             let shortage = match self.try_take(asked, settled, (&mut chunk, &mut turn)) {
                 Ok(taken) => {
+                    turn = None;
                     if settled {
                         self.owner.ask_premap();
                     }
@@ -318,16 +319,16 @@ impl<B: Backend> Pool<B> {
                     turn = Some(self.owner.inner.mapping(OPERATION)?);
                     continue;
                 }
-                Err(Shortage::Space(request)) if let Some(mapping) = &turn => {
-                    match mapping.add_space(request) {
-                        _ if is_reserved => mapping.core()?.shortage_of_addresses(request),
+                Err(Shortage::Space(request)) if let Some(mapping) = &turn => match is_reserved {
+                    true => mapping.core()?.shortage_of_addresses(request),
+                    false => match mapping.add_space(request) {
                         Ok(()) => {
                             is_reserved = true;
                             continue;
                         }
                         Err(shortage) => shortage,
-                    }
-                }
+                    },
+                },
                 Err(Shortage::Chunk(request)) => match NewChunk::allocate(&self.owner.inner, request) {
                     Ok(new) => {
                         chunk = Some(new);
