@@ -30,6 +30,7 @@ impl Bins {
     }
 
     /// Returns the bin of a size.
+    #[inline]
     pub(super) fn of(size: u64) -> usize {
         let units = size / UNIT;
         if units < DIVISIONS as u64 {
@@ -41,19 +42,35 @@ impl Bins {
         bin.min(COUNT - 1)
     }
 
+    #[inline]
     pub(super) fn head(&self, bin: usize) -> u32 {
         self.heads[bin]
     }
 
-    pub(super) fn set_head(&mut self, bin: usize, range: u32) {
+    /// Puts a range before the others of a bin. Returns the one that was the first.
+    #[inline]
+    pub(super) fn put_first(&mut self, bin: usize, range: u32) -> u32 {
+        let head = std::mem::replace(&mut self.heads[bin], range);
+        if head == NONE {
+            self.filled[bin / 64] |= 1 << (bin % 64);
+            self.words |= 1 << (bin / 64);
+        }
+        head
+    }
+
+    /// Puts a range, or none, in the place of the first one of a bin.
+    #[inline]
+    pub(super) fn replace_first(&mut self, bin: usize, range: u32) {
         self.heads[bin] = range;
-        let (place, bit) = (bin / 64, 1 << (bin % 64));
-        let word = &mut self.filled[place];
-        *word = if range == NONE { *word & !bit } else { *word | bit };
-        self.words = self.words & !(1 << place) | u32::from(*word != 0) << place;
+        if range == NONE {
+            let word = &mut self.filled[bin / 64];
+            *word &= !(1 << (bin % 64));
+            self.words &= !(u32::from(*word == 0) << (bin / 64));
+        }
     }
 
     /// Returns the first bin from `bin` on that contains a range.
+    #[inline]
     pub(super) fn filled_from(&self, bin: usize) -> Option<usize> {
         let word = bin / 64;
         let bits = self.filled.get(word)? & (!0 << (bin % 64));
@@ -92,11 +109,11 @@ mod tests {
         let mut bins = Bins::new();
         assert_eq!(bins.filled_from(0), None);
         for bin in [3, 64, 700] {
-            bins.set_head(bin, 1);
+            bins.put_first(bin, 1);
         }
         let found: Vec<_> = [0, 3, 4, 64, 65, 701].map(|from| bins.filled_from(from)).into();
         assert_eq!(found, [Some(3), Some(3), Some(64), Some(64), Some(700), None]);
-        bins.set_head(64, NONE);
+        bins.replace_first(64, NONE);
         assert_eq!(bins.filled_from(4), Some(700));
         assert_eq!(bins.filled_from(COUNT), None);
     }

@@ -6,12 +6,14 @@ use crate::space::bins::{Bins, NONE};
 use crate::stream_order::{CLEAN, StreamIndex};
 
 impl Ranges {
+    #[inline]
     pub(super) fn set(&self, stream: StreamIndex) -> Option<&Set> {
         self.sets.get(usize::from(stream))?.as_deref()
     }
 
     /// Returns the runs of a stream and the ready ranges with at least `size` bytes, the best fit first, as one of their ranges. The
     /// last range of the space is not included.
+    #[inline]
     pub(in crate::space) fn fitting(
         &self,
         stream: StreamIndex,
@@ -47,6 +49,7 @@ impl Ranges {
 
     /// Returns the smallest entry of a bin with at least `size` bytes, and of several the first one. Of those with exactly
     /// `size` bytes, it considers only entries from `above` on. Looks at the beginning of each list only.
+    #[inline]
     fn best_of(&self, sets: &[Option<&Set>], bin: usize, size: u64, above: u64) -> Option<(RangeIndex, u64)> {
         const LOOK: usize = 32;
         let mut best: Option<((u64, u64), RangeIndex)> = None;
@@ -66,6 +69,7 @@ impl Ranges {
 
     /// Returns the run of free ranges around one of them that all serve a stream, without the last range: its first range, its
     /// offset and its end.
+    #[inline]
     pub(in crate::space) fn run(&self, range: RangeIndex, stream: StreamIndex) -> (RangeIndex, u64, u64) {
         let mut first = range;
         while let Some(before) = self.list.get(self.get(first).before as usize)
@@ -87,6 +91,7 @@ impl Ranges {
     }
 
     /// Returns true if ranges wait, or did when [`drop_empty_sets`](Self::drop_empty_sets) was called last.
+    #[inline]
     pub(in crate::space) fn is_waiting(&self) -> bool {
         !self.waited_for.is_empty()
     }
@@ -121,10 +126,28 @@ impl Ranges {
         (head, end - offset)
     }
 
+    /// Returns true if no free range is beside a range, apart from the last one of the space: it is in no run but its own.
+    #[inline]
+    pub(super) fn is_alone(&self, range: &Range) -> bool {
+        let is_free = |one| one != self.last && self.list.get(one as usize).is_some_and(Range::is_free);
+        !is_free(range.before) && !is_free(range.behind)
+    }
+
     /// Takes all out of the bins that changes with a range.
+    #[inline]
     pub(super) fn unlist_around(&mut self, range: RangeIndex) {
         let Range { before, behind, .. } = *self.get(range);
         [before, range, behind].into_iter().for_each(|range| self.unlist_runs(range));
+    }
+
+    /// Lists all that has changed with a free range.
+    #[inline]
+    pub(super) fn list_around(&mut self, range: RangeIndex) {
+        let at = *self.get(range);
+        if range != self.last && self.is_alone(&at) {
+            return self.bin(range, at.size);
+        }
+        [at.before, range, at.behind].into_iter().for_each(|range| self.list_runs(range));
     }
 
     /// Takes a ready range, and the runs that a range is in, out of their bins.
@@ -139,12 +162,17 @@ impl Ranges {
     }
 
     fn unlist_free(&mut self, range: RangeIndex) {
-        if self.get(range).bin != UNLISTED {
-            self.unbin(range);
-            if self.get(range).waits() {
-                return;
-            }
+        let at = self.get(range);
+        let is_first = at.waits() && at.bin != UNLISTED;
+        self.unbin(range);
+        if !is_first {
+            self.unlist_runs_with(range);
         }
+    }
+
+    /// Takes the runs out of their bins that a range is in, but not as their first one.
+    #[inline(never)]
+    fn unlist_runs_with(&mut self, range: RangeIndex) {
         for stream in self.runs_with(range).into_iter().flatten() {
             self.unbin(self.head_of(range, stream).0);
         }
@@ -163,14 +191,20 @@ impl Ranges {
 
     fn list_free(&mut self, range: RangeIndex) {
         let at = self.get(range);
-        let is_free = |one: RangeIndex| self.list.get(one as usize).is_some_and(Range::is_free);
+        match self.is_alone(at) {
+            true => self.bin(range, at.size),
+            false => self.list_runs_with(range),
+        }
+    }
+
+    /// Lists a range with free ranges beside it.
+    #[inline(never)]
+    fn list_runs_with(&mut self, range: RangeIndex) {
+        let at = self.get(range);
         if !at.waits() {
             self.bin(range, at.size);
         } else if at.bin != UNLISTED {
             return;
-        } else if !is_free(at.before) && (at.behind == self.last || !is_free(at.behind)) {
-            // It is a run by itself.
-            return self.bin(range, at.size);
         }
         for stream in self.runs_with(range).into_iter().flatten() {
             let (head, size) = self.head_of(range, stream);
@@ -178,57 +212,72 @@ impl Ranges {
         }
     }
 
-    fn bin(&mut self, range: RangeIndex, size: u64) {
-        let (bin, set) = (Bins::of(size), usize::from(self.get(range).stream()));
-        if self.get(range).bin != UNLISTED {
+    #[inline]
+    pub(super) fn bin(&mut self, range: RangeIndex, size: u64) {
+        let at = &mut self.list[range as usize];
+        if at.bin != UNLISTED {
             return;
         }
-        let Some(Some(set)) = self.sets.get_mut(set) else { return };
-        let head = set.bins.head(bin);
-        set.bins.set_head(bin, range);
-        let at = self.at(range);
+        let Some(Some(set)) = self.sets.get_mut(usize::from(at.stream())) else { return };
+        let bin = Bins::of(size);
+        let head = set.bins.put_first(bin, range);
         (at.back, at.next, at.bin, at.listed) = (NONE, head, bin as u16, size);
         if head != NONE {
             self.at(head).back = range;
         }
     }
 
-    fn unbin(&mut self, range: RangeIndex) {
-        let Range { back, next, bin, .. } = *self.get(range);
+    #[inline]
+    pub(super) fn unbin(&mut self, range: RangeIndex) {
+        let at = self.at(range);
+        let (Range { back, next, .. }, set) = (*at, usize::from(at.stream()));
+        let bin = std::mem::replace(&mut at.bin, UNLISTED);
         if bin == UNLISTED {
             return;
         }
-        let set = usize::from(self.get(range).stream());
-        self.at(range).bin = UNLISTED;
         if next != NONE {
             self.at(next).back = back;
         }
         if back != NONE {
             self.at(back).next = next;
         } else if let Some(Some(set)) = self.sets.get_mut(set) {
-            set.bins.set_head(usize::from(bin), next);
+            set.bins.replace_first(usize::from(bin), next);
         }
     }
 
     /// Adds a waiting range to the end of the list of its stream.
+    #[inline]
     pub(super) fn link_newest(&mut self, range: RangeIndex) {
         let stream = self.get(range).stream();
         if stream == CLEAN {
             return;
         }
+        if self.set(stream).is_none() {
+            self.add_set(stream);
+        }
+        let Some(Some(set)) = self.sets.get_mut(usize::from(stream)) else { return };
+        let older = std::mem::replace(&mut set.newest, range);
+        match self.list.get_mut(older as usize) {
+            Some(older) => older.newer = range,
+            None => set.oldest = range,
+        }
+        let at = self.at(range);
+        (at.older, at.newer) = (older, NONE);
+    }
+
+    /// Adds the set of a stream.
+    #[cold]
+    fn add_set(&mut self, stream: StreamIndex) {
         let set = usize::from(stream);
         if self.sets.len() <= set {
             self.sets.resize_with(set + 1, || None);
         }
-        if self.sets[set].is_none() {
-            self.sets[set] = Some(Set::new());
-            self.waited_for.push(stream);
-        }
-        let newest = self.set(stream).map_or(NONE, |set| set.newest);
-        self.link_behind(range, newest);
+        self.sets[set] = Some(Set::new());
+        self.waited_for.push(stream);
     }
 
-    /// Adds a range to the list of its stream, behind another one; [`NONE`] for an empty list.
+    /// Adds a range to the list of its stream, behind another one.
+    #[inline]
     pub(super) fn link_behind(&mut self, range: RangeIndex, older: RangeIndex) {
         let newer = self.list.get(older as usize).map_or(NONE, |older| older.newer);
         self.link(older, range, self.get(range).stream());
@@ -236,6 +285,7 @@ impl Ranges {
     }
 
     /// Takes a range out of the list of its stream if it waits.
+    #[inline]
     pub(super) fn unlink(&mut self, range: RangeIndex) {
         let Range { older, newer, .. } = *self.get(range);
         if self.get(range).waits() {
@@ -244,6 +294,7 @@ impl Ranges {
     }
 
     /// Makes two ranges neighbours in the list of a stream; [`NONE`] stands for the end.
+    #[inline]
     fn link(&mut self, older: RangeIndex, newer: RangeIndex, stream: StreamIndex) {
         let Some(Some(set)) = self.sets.get_mut(usize::from(stream)) else { return };
         match self.list.get_mut(older as usize) {

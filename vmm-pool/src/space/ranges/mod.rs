@@ -59,24 +59,29 @@ pub(super) enum RangeState {
 }
 
 impl Range {
+    #[inline]
     pub(super) fn end(&self) -> u64 {
         self.offset + self.size
     }
 
+    #[inline]
     pub(super) fn stream(&self) -> StreamIndex {
         self.turn.stream()
     }
 
+    #[inline]
     fn is_free(&self) -> bool {
         self.state == RangeState::Free
     }
 
     /// Returns true if the range is free but its work may not be done.
+    #[inline]
     pub(super) fn waits(&self) -> bool {
         self.is_free() && self.stream() != CLEAN
     }
 
     /// Returns true if new work on a stream may use the range; for [`CLEAN`], if the range is ready.
+    #[inline]
     fn serves(&self, stream: StreamIndex) -> bool {
         self.is_free() && (self.stream() == CLEAN || self.stream() == stream)
     }
@@ -139,10 +144,12 @@ impl Ranges {
         Self { list: vec![all], vacant, sets, waited_for, first: 0, last: 0, touched: 0 }
     }
 
+    #[inline]
     pub(super) fn get(&self, range: RangeIndex) -> &Range {
         &self.list[range as usize]
     }
 
+    #[inline]
     fn at(&mut self, range: RangeIndex) -> &mut Range {
         &mut self.list[range as usize]
     }
@@ -168,6 +175,7 @@ impl Ranges {
     }
 
     /// Returns the taken range that contains an offset. The search begins at `near`, a range that may be close.
+    #[inline]
     pub(super) fn taken_at(&self, offset: u64, near: RangeIndex) -> Option<(RangeIndex, &Range)> {
         let good = self.list.get(near as usize).is_some_and(|range| range.state != RangeState::Vacant);
         let mut index = if good { near } else { self.first };
@@ -184,11 +192,13 @@ impl Ranges {
     }
 
     /// Returns the last range.
+    #[inline]
     pub(super) fn rest(&self) -> RangeIndex {
         self.last
     }
 
     /// Returns the range of a run that contains an offset; the last one of the space if it ends there.
+    #[inline]
     pub(super) fn free_at(&self, first: RangeIndex, offset: u64) -> RangeIndex {
         let mut range = first;
         while range != self.last && self.get(range).end() <= offset {
@@ -213,6 +223,30 @@ impl Ranges {
         let end = offset + size;
         debug_assert!(self.get(from).offset <= offset && offset <= self.get(from).end());
         self.touched = self.touched.max(end);
+        let taken = match self.take_front(from, offset, end) {
+            Some(front) => front,
+            None => self.take_part(from, offset, end),
+        };
+        let at = self.at(taken);
+        (at.state, at.turn) = (RangeState::Taken, Turn::new(stream, 0));
+        taken
+    }
+
+    /// Cuts the front off a free range that is a run by itself, as in most cases: no other range changes then.
+    #[inline]
+    fn take_front(&mut self, from: RangeIndex, offset: u64, end: u64) -> Option<RangeIndex> {
+        let at = self.get(from);
+        if offset != at.offset || end >= at.end() || from == self.last || !self.is_alone(at) {
+            return None;
+        }
+        self.unbin(from);
+        let front = self.split_front(from, end);
+        self.bin(from, self.get(from).size);
+        Some(front)
+    }
+
+    /// Takes the bytes from `offset` to `end` out of the free ranges from `from` on, as one range.
+    fn take_part(&mut self, from: RangeIndex, offset: u64, end: u64) -> RangeIndex {
         let before = self.get(from).before;
         [before, from].into_iter().for_each(|range| self.unlist_runs(range));
         let mut tail = from;
@@ -240,8 +274,7 @@ impl Ranges {
             }
             taken
         };
-        let at = self.at(taken);
-        (at.state, at.turn) = (RangeState::Taken, Turn::new(stream, 0));
+        self.at(taken).state = RangeState::Taken;
         let behind = self.get(taken).behind;
         [before, from, behind].into_iter().for_each(|range| self.list_runs(range));
         taken
@@ -254,6 +287,7 @@ impl Ranges {
 
     /// Frees a taken range after the work of `turn`, and joins it with its free neighbours. `covered` is the moment up to which
     /// events cover the frees on its stream.
+    #[inline]
     pub(super) fn give(&mut self, range: RangeIndex, turn: Turn, covered: u64) -> Joined {
         // In the order of the list: a later moment is never wrong.
         let newest = self.set(turn.stream()).and_then(|set| self.list.get(set.newest as usize));
@@ -295,8 +329,7 @@ impl Ranges {
         }
         self.at(range).turn = turn;
         self.link_newest(range);
-        let Range { before, behind, .. } = *self.get(range);
-        [before, range, behind].into_iter().for_each(|range| self.list_runs(range));
+        self.list_around(range);
         joined
     }
 
