@@ -3,6 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `bins` | free ranges by their size |
+//! | `cut` | what is left of a waiting range in the pages of a part that is taken |
 //! | `group` | the sizes that share a space |
 //! | `ranges` | the taken and free ranges, without regard to memory |
 //! | `search` | the place of a block: the best fit that needs the least mapping |
@@ -10,6 +11,7 @@
 //! | `pages` | which frame is mapped at which page |
 
 mod bins;
+mod cut;
 mod group;
 mod memory;
 mod pages;
@@ -24,6 +26,7 @@ pub(crate) use search::{Spot, Wanted};
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME, PageAddress, Waiting};
 use crate::stream_order::{CLEAN, StreamIndex, Turn};
 use crate::streams::Streams;
+use cut::Cut;
 use gpu_vmm_core::{Backend, Bytes, Region};
 use ranges::{RangeState, Ranges};
 
@@ -46,6 +49,7 @@ impl Page {
     const NEW: Self = Self { frame: NO_FRAME, live: 0, near: 0, waiting: Waiting::NONE, changing: false };
 
     /// Notes that a waiting range with a byte in the page has become `left` ranges, also in the page's frame.
+    #[inline]
     fn cut_waiting<B: Backend>(&mut self, frames: &mut Frames<B>, address: PageAddress, left: u32) {
         self.waiting.change(1, left);
         if self.is_mapped() {
@@ -56,6 +60,7 @@ impl Page {
     }
 
     /// Returns true if a frame is mapped there.
+    #[inline]
     pub(crate) const fn is_mapped(&self) -> bool {
         self.frame < LOST
     }
@@ -138,6 +143,7 @@ impl<B: Backend> Space<B> {
     }
 
     /// Returns the pages of a part of the space.
+    #[inline]
     pub(crate) fn pages_of(&self, offset: u64, size: u64) -> std::ops::Range<usize> {
         (offset / self.page) as usize..(offset + size).div_ceil(self.page) as usize
     }
@@ -159,6 +165,7 @@ impl<B: Backend> Space<B> {
     }
 
     /// Returns true if the contents of a free frame allow its use without scrubbing.
+    #[inline]
     fn fits(&self, frames: &Frames<B>, frame: FrameIndex) -> bool {
         !self.scrub || frames.is_of(frame, self.tag)
     }
@@ -212,6 +219,7 @@ impl<B: Backend> Space<B> {
     }
 
     /// Takes the place that a search has found. All of its memory is mapped. Claims the free frames, unless `claimed` is true.
+    #[inline]
     pub(crate) fn take(
         &mut self,
         frames: &mut Frames<B>,
@@ -220,12 +228,22 @@ impl<B: Backend> Space<B> {
         stream: StreamIndex,
         claimed: bool,
     ) -> Taken {
-        let Spot { range, offset, .. } = spot;
-        self.end_waits(frames, range, offset, size);
-        let range = self.ranges.take(range, offset, size, stream);
-        for page in
-            &mut self.pages[(offset / self.page) as usize..(offset + size).div_ceil(self.page) as usize]
-        {
+        let Spot { range: first, offset, .. } = spot;
+        let pages = self.pages_of(offset, size);
+        let cut = match self.ranges.get(first) {
+            // It lies in one range in most cases: then each page is visited once.
+            one if one.end() >= offset + size => Cut::new(one, (offset, offset + size), &pages, self.page),
+            _ => {
+                self.end_waits(frames, first, offset, size);
+                None
+            }
+        };
+        let range = self.ranges.take(first, offset, size, stream);
+        let space = self.index;
+        for (index, page) in pages.clone().zip(&mut self.pages[pages]) {
+            if let Some(cut) = &cut {
+                page.cut_waiting(frames, PageAddress { space, page: index as u32 }, cut.left(index));
+            }
             if page.live == 0 && !claimed {
                 frames.claim(page.frame);
             }
@@ -244,23 +262,19 @@ impl<B: Backend> Space<B> {
     fn end_waits(&mut self, frames: &mut Frames<B>, first: RangeIndex, offset: u64, size: u64) {
         let end = offset + size;
         let Self { ranges, pages, page, index: space, .. } = self;
-        for range in ranges.iter_from(first).take_while(|range| range.offset < end).filter(|one| one.waits())
-        {
+        for range in ranges.iter_from(first).take_while(|range| range.offset < end) {
             let (from, to) = (range.offset.max(offset), range.end().min(end));
-            let (first, last) = (from / *page, (to - 1) / *page);
-            // What is left of the range before and behind the part may lie in its first and its last page.
-            let begins_before = range.offset < from && first * *page < from;
-            let ends_behind = range.end() > to && to < (last + 1) * *page;
-            for index in first..=last {
-                let left =
-                    u32::from(begins_before && index == first) + u32::from(ends_behind && index == last);
+            let part = (from / *page) as usize..to.div_ceil(*page) as usize;
+            let Some(cut) = Cut::new(range, (from, to), &part, *page) else { continue };
+            for index in part {
                 let address = PageAddress { space: *space, page: index as u32 };
-                pages[index as usize].cut_waiting(frames, address, left);
+                pages[index].cut_waiting(frames, address, cut.left(index));
             }
         }
     }
 
     /// Frees a taken range after the work of `turn`. Frames without a block become free. Returns the size of the range.
+    #[inline]
     pub(crate) fn give(
         &mut self,
         frames: &mut Frames<B>,
@@ -270,12 +284,12 @@ impl<B: Backend> Space<B> {
     ) -> u64 {
         let ranges::Range { offset, size, .. } = *self.ranges.get(range);
         let turn = if streams.is_done(turn) { Turn::FREE } else { turn };
+        let waiting = if turn.stream() == CLEAN { Waiting::NONE } else { Waiting::of(turn.stream()) };
         let joined = self.ranges.give(range, turn, streams.covered(turn.stream()));
         for page in
             &mut self.pages[(offset / self.page) as usize..(offset + size).div_ceil(self.page) as usize]
         {
             page.live -= 1;
-            let waiting = if turn.stream() == CLEAN { Waiting::NONE } else { Waiting::of(turn.stream()) };
             page.waiting.add(waiting);
             // The pages of a suspended space have no frame.
             if page.is_mapped() {
@@ -286,11 +300,15 @@ impl<B: Backend> Space<B> {
             }
         }
         // Two ranges in one page have become one.
-        for border in [joined.before, joined.behind].into_iter().flatten() {
-            if border % self.page != 0 {
+        let mut end_border = |border: Option<u64>| {
+            if let Some(border) = border
+                && border % self.page != 0
+            {
                 self.remove_waiting(frames, (border / self.page) as usize);
             }
-        }
+        };
+        end_border(joined.before);
+        end_border(joined.behind);
         size
     }
 
@@ -318,6 +336,7 @@ impl<B: Backend> Space<B> {
     }
 
     /// Returns true once if ranges of the space wait, until [`still_waits`](Self::still_waits) has returned false.
+    #[inline]
     pub(crate) fn begins_to_wait(&mut self) -> bool {
         self.ranges.is_waiting() && !std::mem::replace(&mut self.waits, true)
     }
