@@ -126,6 +126,7 @@ impl<B: Backend> Frames<B> {
     }
 
     /// Returns the waiting ranges of a frame.
+    #[inline]
     pub(crate) fn waiting(&self, frame: FrameIndex) -> Waiting {
         self.uses[frame as usize].waiting
     }
@@ -163,6 +164,7 @@ impl<B: Backend> Frames<B> {
     }
 
     /// Returns true if a frame has the contents of a tag, or none.
+    #[inline]
     pub(crate) fn is_of(&self, frame: FrameIndex, tag: u16) -> bool {
         self.uses[frame as usize].tenant == u32::from(tag)
     }
@@ -178,6 +180,7 @@ impl<B: Backend> Frames<B> {
     }
 
     /// Returns the number of frames.
+    #[inline]
     pub(crate) fn count(&self) -> usize {
         self.list.len() - self.vacant.len()
     }
@@ -218,12 +221,19 @@ impl<B: Backend> Frames<B> {
     }
 
     /// Begins a search, in which [`Frames::see`] counts each frame once.
+    #[inline]
     pub(crate) fn begin_search(&mut self) {
         self.search = self.search.wrapping_add(1);
         if self.search == 0 {
-            self.uses.iter_mut().for_each(|frame| frame.seen = 0);
-            self.search = 1;
+            self.begin_numbers();
         }
+    }
+
+    /// Begins the numbers of searches again, after 2^32 of them.
+    #[cold]
+    fn begin_numbers(&mut self) {
+        self.uses.iter_mut().for_each(|frame| frame.seen = 0);
+        self.search = 1;
     }
 
     /// Returns true if a frame is free and was not counted in this search before: it may be mapped at several pages of one range.

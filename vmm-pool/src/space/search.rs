@@ -52,6 +52,7 @@ struct Best {
 }
 
 impl Best {
+    #[inline]
     fn add(&mut self, spot: Spot) {
         self.tries = self.tries.saturating_sub(1);
         if self.spot.is_none_or(|best| spot.work < best.work) {
@@ -60,6 +61,7 @@ impl Best {
     }
 
     /// Returns true if the search is over.
+    #[inline]
     fn is_final(&self) -> bool {
         self.tries == 0 || self.spot.is_some_and(|spot| spot.work == 0)
     }
@@ -68,12 +70,26 @@ impl Best {
 impl<B: Backend> Space<B> {
     /// Finds the place for a block among the free ranges, without the last one. Leaves out places where the pool would have to
     /// unmap addresses that work still uses.
+    #[inline]
     pub(crate) fn find(&self, frames: &mut Frames<B>, streams: &Streams<B>, wanted: Wanted) -> Option<Spot> {
+        let Wanted { size, stream, .. } = wanted;
+        // In most cases the best fit is mapped, which ends the search. A loop would take longer to begin than this takes.
+        let fit = self.ranges.fitting(stream, size).next()?;
+        let spot = self.spot_at(frames, fit, wanted);
+        let tries = if streams.are_several() { TRIES } else { 1 };
+        if spot.is_some_and(|spot| spot.work == 0 || tries == 1) {
+            return spot;
+        }
+        self.find_among(frames, tries, wanted)
+    }
+
+    /// Finds the place with the least work among several.
+    #[inline(never)]
+    fn find_among(&self, frames: &mut Frames<B>, tries: usize, wanted: Wanted) -> Option<Spot> {
         let Wanted { size, alignment, stream } = wanted;
-        let mut best = Best { spot: None, tries: if streams.are_several() { TRIES } else { 1 } };
+        let mut best = Best { spot: None, tries };
         let mut ends_with = |range: RangeIndex| {
-            let (first, begin, end) = self.ranges.run(range, stream);
-            if let Some(spot) = self.spot_in(frames, first, begin, end, wanted) {
+            if let Some(spot) = self.spot_at(frames, range, wanted) {
                 best.add(spot);
             }
             best.is_final()
@@ -86,6 +102,13 @@ impl<B: Backend> Space<B> {
         best.spot
     }
 
+    /// Returns the place in the run around a range.
+    #[inline]
+    fn spot_at(&self, frames: &mut Frames<B>, range: RangeIndex, wanted: Wanted) -> Option<Spot> {
+        let (first, begin, end) = self.ranges.run(range, wanted.stream);
+        self.spot_in(frames, first, begin, end, wanted)
+    }
+
     /// Finds the place at the end of the space.
     pub(crate) fn find_in_rest(&self, frames: &mut Frames<B>, wanted: Wanted) -> Option<Spot> {
         let rest = self.ranges.get(self.ranges.rest());
@@ -96,6 +119,7 @@ impl<B: Backend> Space<B> {
     }
 
     /// Returns the first place in a free part, which begins in the range `first`; none if it cannot be used now.
+    #[inline]
     fn spot_in(
         &self,
         frames: &mut Frames<B>,
@@ -123,6 +147,7 @@ impl<B: Backend> Space<B> {
     }
 
     /// Returns the first offset from `offset` on whose address is a multiple of `alignment`.
+    #[inline]
     fn aligned(&self, offset: u64, alignment: u64) -> Option<u64> {
         if alignment <= UNIT {
             return Some(offset);
@@ -135,6 +160,7 @@ impl<B: Backend> Space<B> {
     /// # Errors
     ///
     /// The page that cannot be used now.
+    #[inline]
     fn work(
         &self,
         frames: &mut Frames<B>,
@@ -144,7 +170,7 @@ impl<B: Backend> Space<B> {
         frames.begin_search();
         let mut work = 0;
         for index in self.pages_of(offset, size) {
-            let page = self.page_at(index);
+            let page = self.pages.get(index).unwrap_or(&Page::NEW);
             work += match page.frame {
                 LOST => return Err(index),
                 _ if page.changing => return Err(index),
@@ -155,7 +181,7 @@ impl<B: Backend> Space<B> {
                     return Err(index);
                 }
                 _ if page.live > 0 => 0,
-                _ if self.is_own(frames, &page, stream) => 0,
+                _ if self.is_own(frames, page, stream) => 0,
                 _ if page.waiting.count == 0 => STALE,
                 _ => return Err(index),
             };
@@ -164,6 +190,7 @@ impl<B: Backend> Space<B> {
     }
 
     /// Returns true if a page without a block can use the frame that is mapped there, which no page of this search uses yet.
+    #[inline]
     pub(super) fn is_own(&self, frames: &mut Frames<B>, page: &Page, stream: StreamIndex) -> bool {
         page.is_mapped()
             && self.fits(frames, page.frame)
