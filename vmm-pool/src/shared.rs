@@ -81,6 +81,7 @@ impl<B: Backend> Inner<B> {
         self.changed.notify_all();
     }
 
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, Core<B>> {
         let mut core = lock(&self.core);
         self.take_last(&mut core);
@@ -88,6 +89,7 @@ impl<B: Backend> Inner<B> {
     }
 
     /// Moves the block that was freed last into the core.
+    #[inline]
     fn take_last(&self, core: &mut Core<B>) {
         if let Some(body) = self.last.take_any() {
             core.give(body.piece, body.index);
@@ -133,7 +135,7 @@ pub(crate) struct CoreGuard<'a, B: Backend> {
 impl<'a, B: Backend> CoreGuard<'a, B> {
     #[inline]
     fn new(inner: &'a Inner<B>, core: MutexGuard<'a, Core<B>>, is_turn: bool) -> Self {
-        let leaving = Leaving { inner, is_turn, memory: Vec::new(), chunks: Vec::new(), trims: false };
+        let leaving = Leaving { inner, is_turn, left: None };
         Self { core, _no_waits: NoWaits::and_no_mapping(), leaving }
     }
 }
@@ -157,12 +159,26 @@ impl<B: Backend> DerefMut for CoreGuard<'_, B> {
 impl<B: Backend> Drop for CoreGuard<'_, B> {
     #[inline]
     fn drop(&mut self) {
-        let Self { core, leaving, .. } = self;
-        leaving.memory = std::mem::take(&mut core.released);
-        if !leaving.is_turn {
-            leaving.chunks = std::mem::take(&mut core.leaving);
-            leaving.trims = std::mem::take(&mut core.trims);
+        let core = &self.core;
+        let ends = !self.leaving.is_turn && (core.trims || !core.leaving.is_empty());
+        if ends || !core.released.is_empty() {
+            self.leave();
         }
+    }
+}
+
+impl<B: Backend> CoreGuard<'_, B> {
+    /// Takes out what leaves the core.
+    #[cold]
+    fn leave(&mut self) {
+        let Self { core, leaving, .. } = self;
+        let mut left =
+            Box::new(Left { memory: std::mem::take(&mut core.released), chunks: Vec::new(), trims: false });
+        if !leaving.is_turn {
+            left.chunks = std::mem::take(&mut core.leaving);
+            left.trims = std::mem::take(&mut core.trims);
+        }
+        leaving.left = Some(left);
     }
 }
 
@@ -172,6 +188,13 @@ struct Leaving<'a, B: Backend> {
     inner: &'a Inner<B>,
     /// True for the thread whose turn it is to map: it releases memory at once, and all else after its turn.
     is_turn: bool,
+    /// None in most cases. In a box, since functions pass the locked core to each other.
+    left: Option<Box<Left<B>>>,
+}
+
+/// Memory that has left the core, and chunks.
+#[derive(Debug)]
+struct Left<B: Backend> {
     memory: Vec<PhysicalMemory<B>>,
     chunks: Vec<Chunk<B>>,
     /// True if free memory is above a limit.
@@ -181,15 +204,23 @@ struct Leaving<'a, B: Backend> {
 impl<B: Backend> Drop for Leaving<'_, B> {
     #[inline]
     fn drop(&mut self) {
-        self.memory.clear();
-        if !self.chunks.is_empty() {
-            self.chunks.clear();
+        if let Some(left) = self.left.take() {
+            self.end(*left);
+        }
+    }
+}
+
+impl<B: Backend> Leaving<'_, B> {
+    /// Frees what has left.
+    #[cold]
+    fn end(&self, Left { memory, chunks, trims }: Left<B>) {
+        drop(memory);
+        if !chunks.is_empty() {
+            drop(chunks);
             lock(&self.inner.core).ongoing.end();
             self.inner.wake();
         }
-        if self.trims
-            && let Err(error) = self.inner.trim_to_limit()
-        {
+        if trims && let Err(error) = self.inner.trim_to_limit() {
             lock(&self.inner.core).backend.drop_log().record(error);
         }
     }
