@@ -40,6 +40,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Collects finished pieces among the next few.
+    #[inline]
     pub(crate) fn collect_some(&mut self) {
         for _ in 0..LOOKED_AT.min(self.pending.list.len()) {
             if self.pending.next >= self.pending.list.len() {

@@ -165,11 +165,13 @@ impl<B: Backend> Core<B> {
     }
 
     /// Returns the size of all physical memory, and of the memory that threads create without the core.
+    #[inline]
     pub(crate) fn held(&self) -> u64 {
         (self.frames.count() as u64 + self.coming) * self.page
     }
 
     /// Takes a range whose memory is all mapped. `settled` is true if the thread caches were emptied into the core before.
+    #[inline]
     pub(crate) fn take(&mut self, request: Request, settled: bool) -> Result<Piece, Shortage> {
         self.check_active(request.tag)?;
         match request.captures {
@@ -182,6 +184,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Takes a place whose memory is all mapped.
+    #[inline]
     pub(crate) fn take_at(&mut self, space: usize, spot: Spot, request: Request) -> Piece {
         let at = &mut self.spaces[space];
         let taken = at.take(&mut self.frames, spot, request.size, request.stream, false);
@@ -191,6 +194,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Counts a taken range.
+    #[inline]
     pub(crate) fn note_taken(&mut self, request: Request) {
         self.taken += request.size;
         self.peak_taken = self.peak_taken.max(self.taken);
@@ -201,6 +205,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Finds a place whose memory is all mapped.
+    #[inline]
     fn place(&mut self, request: Request, settled: bool) -> Result<(usize, Spot), Shortage> {
         if self.settings.plain {
             return self.place_in_chunk(request, settled);
@@ -222,6 +227,7 @@ impl<B: Backend> Core<B> {
     /// Returns true if the streams should be asked before a place is taken that leaves a gap. Often work is done by then of which
     /// the pool does not know, and a place that fits better is ready: in a trace of four streams, the second pass maps 18 pages
     /// with this and 519 without. Each fourth time gives almost as much as each time.
+    #[inline]
     fn looks_further(&mut self, spot: Spot) -> bool {
         if spot.left == 0 {
             return false;
@@ -231,6 +237,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Finds a place whose memory is all mapped.
+    #[inline]
     fn find_mapped(&mut self, request: Request) -> Option<(usize, Spot)> {
         self.find(request).filter(|(_, spot)| spot.work == 0)
     }
@@ -286,12 +293,14 @@ impl<B: Backend> Core<B> {
     }
 
     /// Frees a piece that a stream used last.
+    #[inline]
     pub(crate) fn give(&mut self, piece: Piece, stream: StreamIndex) {
         let turn = self.streams.free(stream);
         self.give_after(piece, turn);
     }
 
     /// Frees a piece that later requests may use after the work of `turn`.
+    #[inline]
     pub(crate) fn give_after(&mut self, piece: Piece, turn: Turn) {
         self.frees += 1;
         match piece.origin {
@@ -312,6 +321,7 @@ impl<B: Backend> Core<B> {
         self.give_range(usize::from(space), range, turn);
     }
 
+    #[inline]
     fn give_range(&mut self, space: usize, range: u32, turn: Turn) {
         let size = self.free_range(space, range, turn);
         self.taken -= size;
@@ -320,6 +330,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Makes a range free after the work of `turn`, and returns its size.
+    #[inline]
     pub(crate) fn free_range(&mut self, space: usize, range: u32, turn: Turn) -> u64 {
         let at = &mut self.spaces[space];
         let size = at.give(&mut self.frames, &self.streams, range, turn);
@@ -336,6 +347,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Counts freed bytes that wait for a stream.
+    #[inline]
     fn note_freed(&mut self, stream: StreamIndex, size: u64) {
         if stream != CLEAN && self.streams.are_several() {
             let most = (self.peak_taken / UNMARKED).max(UNMARKED_PAGES * self.page);
@@ -344,6 +356,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Finds the place for a request that needs the least mapping; at the end of a space only if no free range fits.
+    #[inline]
     pub(crate) fn find(&mut self, request: Request) -> Option<(usize, Spot)> {
         let wanted = request.wanted();
         let mut best: Option<(usize, Spot)> = None;
@@ -352,18 +365,21 @@ impl<B: Backend> Core<B> {
         for index in mixed.iter().chain(own) {
             let space = &mut spaces[*index];
             space.settle(frames, streams);
-            if let Some(spot) = space.find(frames, streams, wanted)
-                && best.is_none_or(|(_, best)| spot.work < best.work)
-            {
-                best = Some((*index, spot));
-                if spot.work == 0 {
-                    break;
+            match space.find(frames, streams, wanted) {
+                Some(spot) if spot.work == 0 => return Some((*index, spot)),
+                Some(spot) if best.is_none_or(|(_, best)| spot.work < best.work) => {
+                    best = Some((*index, spot));
                 }
+                _ => {}
             }
         }
-        if best.is_some() {
-            return best;
-        }
+        best.or_else(|| self.find_in_rest(request))
+    }
+
+    /// Finds the place for a request at the end of a space.
+    #[inline(never)]
+    fn find_in_rest(&mut self, request: Request) -> Option<(usize, Spot)> {
+        let wanted = request.wanted();
         let mixes = self.may_extend_mixed(request);
         let Self { tags, spaces, frames, .. } = self;
         let (mixed, own) = tags.spaces_for(request.tag, request.group());

@@ -26,11 +26,17 @@ impl History {
     }
 
     /// Counts a change, and records a point for one in `every` changes.
+    #[inline]
     pub(crate) fn note(&mut self, live: u64, pending: u64, held: u64) {
-        if self.left > 0 {
-            self.left -= 1;
-            return;
+        match self.left.checked_sub(1) {
+            Some(left) => self.left = left,
+            None => self.record(live, pending, held),
         }
+    }
+
+    /// Records a point.
+    #[inline(never)]
+    fn record(&mut self, live: u64, pending: u64, held: u64) {
         self.left = self.every - 1;
         if self.moments.len() == MAX {
             let mut keep = false;

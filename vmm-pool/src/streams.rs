@@ -190,16 +190,19 @@ impl<B: Backend> Streams<B> {
     }
 
     /// Returns the number of entries, including the one that stands for no stream.
+    #[inline]
     pub(crate) fn count(&self) -> usize {
         self.list.len()
     }
 
     /// Returns true if the pool serves more than one stream.
+    #[inline]
     pub(crate) fn are_several(&self) -> bool {
         self.count() > 2
     }
 
     /// Counts a free on a stream, and returns the order of the freed memory.
+    #[inline]
     pub(crate) fn free(&mut self, index: StreamIndex) -> Turn {
         if index == CLEAN {
             return Turn::FREE;
@@ -214,11 +217,13 @@ impl<B: Backend> Streams<B> {
     }
 
     /// Returns the order of memory that earlier work of a stream may use: that of its frees so far.
+    #[inline]
     pub(crate) fn so_far(&self, index: StreamIndex) -> Turn {
         if index == CLEAN { Turn::FREE } else { Turn::new(index, self.list[usize::from(index)].freed) }
     }
 
     /// Returns true if no work of any stream uses the memory any more.
+    #[inline]
     pub(crate) fn is_done(&self, turn: Turn) -> bool {
         turn.stream() == CLEAN || turn.moment() <= self.list[usize::from(turn.stream())].done
     }
@@ -235,6 +240,7 @@ impl<B: Backend> Streams<B> {
     }
 
     /// Returns the moment up to which events cover the frees on a stream.
+    #[inline]
     pub(crate) fn covered(&self, index: StreamIndex) -> u64 {
         let progress = &self.list[usize::from(index)];
         progress.marks.back().map_or(progress.done, |(moment, _)| *moment)
@@ -300,6 +306,7 @@ impl<B: Backend> Streams<B> {
     }
 
     /// Records the events that streams need and that do not capture any more.
+    #[inline]
     pub(crate) fn mark_owed(&mut self) {
         if !self.owes || !self.can_ask() {
             return;

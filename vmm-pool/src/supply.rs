@@ -269,8 +269,12 @@ impl<B: Backend> Core<B> {
     }
 
     /// Begins to overwrite what other tags have left in the pages of a taken range.
+    #[inline]
     fn overwriting(&mut self, piece: Piece, order: StreamIndex) -> Option<Overwriting> {
         let Origin::Range(space, _) = piece.origin else { return None };
+        if !self.spaces[usize::from(space)].is_changing() {
+            return None;
+        }
         let (space, turn) = (usize::from(space), self.streams.so_far(order));
         let base = self.spaces[space].base;
         let pages = self.spaces[space].changing_in(piece.address - base, piece.size);
@@ -319,9 +323,14 @@ impl<B: Backend> Pool<B> {
         let size = rounded(request.size).ok_or(Shortage::Memory(OutOf::Budget(budget)))?;
         let request = Request { size, ..request };
         let retired = core.streams.retired;
-        let (mut core, piece) = match (core.take(request, settled), &turn) {
-            (Err(Shortage::Mapping), Some(mapping)) => mapping.take(core, request)?,
-            (taken, _) => taken.map(|piece| (core, piece))?,
+        let piece = match core.take(request, settled) {
+            Ok(piece) => piece,
+            Err(Shortage::Mapping) if let Some(mapping) = &turn => {
+                let piece;
+                (core, piece) = mapping.take(core, request)?;
+                piece
+            }
+            Err(shortage) => return Err(shortage),
         };
         if let Some(work) = core.overwriting(piece, request.order()) {
             drop(core);

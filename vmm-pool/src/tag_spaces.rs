@@ -16,6 +16,7 @@ use gpu_vmm_premap::sync::Arc;
 const FIRST: u64 = 16;
 
 impl<B: Backend> Core<B> {
+    #[inline]
     pub(crate) fn check_active(&self, tag: u16) -> Result<(), Shortage> {
         if self.tags.get(tag).is_suspended() { Err(Shortage::Suspended) } else { Ok(()) }
     }

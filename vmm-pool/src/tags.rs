@@ -162,12 +162,14 @@ impl Tags {
     }
 
     /// Returns the spaces of a tag that may serve blocks of a group: those for all sizes, and those of the group.
+    #[inline]
     pub(crate) fn spaces_for(&self, index: u16, group: Group) -> (&[usize], &[usize]) {
         let mixed = if group == Group::SMALL { &[] } else { self.spaces_of(index, Group::MIXED) };
         (mixed, self.spaces_of(index, group))
     }
 
     /// Returns the spaces of a tag for blocks of a group.
+    #[inline]
     pub(crate) fn spaces_of(&self, index: u16, group: Group) -> &[usize] {
         let own = &self.list[usize::from(index)].spaces;
         own.iter().find(|(of, _)| *of == group).map_or(&[], |(_, spaces)| spaces)

@@ -31,12 +31,14 @@ impl<B: Backend> Pool<B> {
 impl<B: Backend> Core<B> {
     /// Records owed events behind a free. If the pool keeps more free memory than the limit of the settings or the budget allow, some
     /// is released as soon as the core is unlocked, as far as the work on it is done.
+    #[inline]
     pub(crate) fn end_free(&mut self) {
         self.streams.mark_owed();
         self.trims |= self.most_free().is_some();
     }
 
     /// Returns the most free memory that the pool may keep, if it keeps more.
+    #[inline]
     fn most_free(&self) -> Option<u64> {
         if self.settings.keep.0 == u64::MAX && self.held() <= self.settings.budget.0 {
             return None;
