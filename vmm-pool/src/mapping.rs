@@ -12,7 +12,7 @@ use crate::stats::DriverCalls;
 use gpu_vmm_core::extend::{NoWaits, create_now};
 use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Error, Operation, PhysicalMemory, Properties, Region};
 use gpu_vmm_core::{Result, WaitFor};
-use gpu_vmm_premap::sync::MutexGuard;
+use gpu_vmm_premap::sync::{MutexGuard, lock, try_lock};
 
 /// The turn. The thread that has it begins no wait for work, and locks the core as often as it needs.
 #[derive(Debug)]
@@ -22,8 +22,22 @@ pub(crate) struct Mapping<'a, B: Backend> {
     turn: Option<(MutexGuard<'a, ()>, NoWaits)>,
 }
 
+impl<B: Backend> Inner<B> {
+    /// Waits for this thread's turn to map. It must not hold the core.
+    pub(crate) fn mapping(&self, operation: Operation) -> Result<Mapping<'_, B>, Error> {
+        self.process.check(operation)?;
+        Ok(Mapping::new(self, operation, lock(&self.mapping)))
+    }
+
+    /// Returns the turn to map if no other thread has it.
+    pub(crate) fn try_mapping(&self, operation: Operation) -> Option<Mapping<'_, B>> {
+        self.process.check(operation).ok()?;
+        try_lock(&self.mapping).map(|turn| Mapping::new(self, operation, turn))
+    }
+}
+
 impl<'a, B: Backend> Mapping<'a, B> {
-    pub(crate) fn new(inner: &'a Inner<B>, operation: Operation, turn: MutexGuard<'a, ()>) -> Self {
+    fn new(inner: &'a Inner<B>, operation: Operation, turn: MutexGuard<'a, ()>) -> Self {
         Self { inner, operation, turn: Some((turn, NoWaits::begin())) }
     }
 

@@ -309,7 +309,7 @@ impl<B: Backend> Pool<B> {
         loop {
             let shortage = match self.try_take(asked, settled, (&mut chunk, &mut turn)) {
                 Ok(taken) => {
-                    turn = None;
+                    drop(turn);
                     if settled {
                         self.owner.ask_premap();
                     }

@@ -3,13 +3,12 @@
 use crate::chunk::Chunk;
 use crate::core::Core;
 use crate::last_freed::Last;
-use crate::mapping::Mapping;
 use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
 use crate::tracking::Tracking;
 use gpu_vmm_core::extend::{NoWaits, Process, pool_memory};
 use gpu_vmm_core::{Backend, Detail, Error, Operation, PhysicalMemory, Region};
-use gpu_vmm_premap::sync::{Condvar, Mutex, MutexGuard, PoisonError, lock, try_lock};
+use gpu_vmm_premap::sync::{Condvar, Mutex, MutexGuard, PoisonError, lock};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 
@@ -18,7 +17,7 @@ use std::ops::{Deref, DerefMut};
 pub(crate) struct Inner<B: Backend> {
     pub(crate) process: Process,
     /// Held by the thread whose turn it is to map. Locked before the core.
-    mapping: Mutex<()>,
+    pub(crate) mapping: Mutex<()>,
     core: Mutex<Core<B>>,
     /// Wakes the threads that wait in [`Inner::core_when`]: a thread has ended what it did without the core.
     changed: Condvar,
@@ -46,18 +45,6 @@ impl<B: Backend> Inner<B> {
     pub(crate) fn core_in_turn(&self, operation: Operation) -> Result<CoreGuard<'_, B>, Error> {
         self.process.check(operation)?;
         Ok(CoreGuard::new(self, self.lock(), true))
-    }
-
-    /// Waits for this thread's turn to map. It must not hold the core.
-    pub(crate) fn mapping(&self, operation: Operation) -> Result<Mapping<'_, B>, Error> {
-        self.process.check(operation)?;
-        Ok(Mapping::new(self, operation, lock(&self.mapping)))
-    }
-
-    /// Returns the turn to map if no other thread has it.
-    pub(crate) fn try_mapping(&self, operation: Operation) -> Option<Mapping<'_, B>> {
-        self.process.check(operation).ok()?;
-        try_lock(&self.mapping).map(|turn| Mapping::new(self, operation, turn))
     }
 
     /// Locks the core once `is_so` returns true. Waits without the lock until then: a thread that changes what `is_so` looks at must call

@@ -81,7 +81,7 @@ fn addresses_of_a_later_block_are_not_released() {
     }
 }
 
-/// A trim returns so much memory that the new budget is kept when the turn of the call that sets it comes.
+/// A trim returns enough memory for the new budget before the call that sets it has its turn.
 #[test]
 fn a_budget_is_kept_before_its_turn() {
     let backend = backend();
@@ -145,7 +145,7 @@ fn unmapped_pages_stay_unmapped_if_a_call_panics() {
     }
 }
 
-/// A trim that panics leaves no frame that nobody can use.
+/// A trim that panics leaves no frame out of reach.
 #[test]
 fn a_trim_that_panics_keeps_the_accounts() {
     let backend = backend();
