@@ -109,7 +109,7 @@ impl<B: Backend, W: Work> Run<'_, B, W> {
                 break;
             }
             if let Some(own) = &mut worker
-                && catch_unwind(AssertUnwindSafe(|| self.some_steps(own))).is_err()
+                && catch_unwind(AssertUnwindSafe(|| self.some_steps(own, limit))).is_err()
             {
                 self.violate("a call panicked".to_owned());
                 // What it has left may be of any state.
@@ -126,9 +126,10 @@ impl<B: Backend, W: Work> Run<'_, B, W> {
     }
 
     /// Makes the steps of one thread up to the next barrier. With one thread, checks the pool after steps.
-    fn some_steps(&self, worker: &mut Worker<B>) {
+    fn some_steps(&self, worker: &mut Worker<B>, limit: Limit) {
         for step in 0..BARRIER {
-            if self.stops() {
+            // On a GPU, where each step of some programs maps memory, all steps up to the barrier can take minutes.
+            if self.stops() || matches!(limit, Limit::Until(time) if Instant::now() >= time) {
                 return;
             }
             worker.step(self);
