@@ -80,7 +80,7 @@ def _index(path: Path, contents: memoryview) -> Tuple[Dict[str, int], int]:
             raise ValueError(f"an index of {size} bytes in {length}")
         found = json.loads(bytes(contents[_HEADER : _HEADER + size]))
         return {str(name): int(of) for name, of in found.items()}, size
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
         raise gpu_vmm.FileError(f"restore: {os.fspath(path)} is a snapshot, but not one of tensors: {error}") from error
 
 

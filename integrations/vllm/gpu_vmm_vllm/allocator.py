@@ -115,10 +115,14 @@ class CuMemAllocator:
         return [tag for tag in vmm.device_pool().tags() if tag in self._tags]
 
     def _suspend(self, tags: Iterable[Tuple[str, bool]]) -> None:
+        pool = vmm.device_pool()
         slept: List[str] = []
         try:
             for tag, kept in tags:
-                if vmm.sleep(tag, self.keep if kept else None):
+                was_awake = not pool.is_suspended(tag)
+                if was_awake:
+                    slept.append(tag)  # before the call, since an interrupt is raised at its end
+                if vmm.sleep(tag, self.keep if kept else None) and not was_awake:
                     slept.append(tag)
         except BaseException:  # also of an interrupt: the caller goes on with tags that it takes for awake
             for tag in slept:

@@ -38,8 +38,8 @@ class GpuVmmBackend:
 
     def resume(self, tags: Optional[Iterable[str]] = None) -> None:
         """Restores the memory of tags; of all for None. The state remains ``SUSPENDED`` while a tag sleeps, also for lack of memory."""
-        before, self._state = self._state, "RESUMING"
         allocator = CuMemAllocator.get_instance()
+        before, self._state = self._state, "RESUMING"
         try:
             allocator.wake_up(tags)
             self._state = "SUSPENDED" if allocator.is_asleep() else "RUNNING"

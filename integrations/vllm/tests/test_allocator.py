@@ -138,6 +138,23 @@ class Allocator(Case):
             self.assertFalse(self.asleep("a") or self.asleep("weights"))
             self.assertEqual(weights.bytes(), b"\7" * SIZE)
 
+    def test_an_interrupt_at_the_end_of_a_tags_sleep_wakes_it_as_well(self):
+        tensors = {tag: tensor(self.allocator, tag, 8) for tag in ("a", "weights")}
+        real = gpu_vmm.torch.sleep
+
+        def interrupted(tag, keep):
+            real(tag, keep)
+            raise KeyboardInterrupt("while the library ran")
+
+        gpu_vmm.torch.sleep = interrupted
+        try:
+            with self.raises(KeyboardInterrupt, "while the library ran"):
+                self.allocator.sleep(("a", "weights"))
+        finally:
+            gpu_vmm.torch.sleep = real
+        self.assertEqual([tag for tag in tensors if self.asleep(tag)], [])
+        self.assertEqual([one.bytes() for one in tensors.values()], [b"\x08" * SIZE] * 2)
+
     def test_a_failed_sleep_raises_its_own_error_if_a_tag_does_not_wake(self):
         tensors = {tag: tensor(self.allocator, tag, 8) for tag in ("a", "b", "weights")}
         sleep, wake, failed = gpu_vmm.torch.sleep, gpu_vmm.torch.wake, []
@@ -253,6 +270,16 @@ class Backend(Case):
         self.backend.resume(["kv_cache"])
         self.assertEqual(self.backend.state(), "RUNNING")
 
+    def test_a_resume_without_an_allocator_leaves_the_state(self):
+        CuMemAllocator.instance = None
+        os.environ["GPU_VMM_VLLM_KEEP"] = "nowhere"
+        try:
+            with self.raises(gpu_vmm.InvalidArgument, "nowhere"):
+                self.backend.resume()
+        finally:
+            del os.environ["GPU_VMM_VLLM_KEEP"]
+        self.assertEqual(self.backend.state(), "RUNNING")
+
     def test_a_refused_resume_leaves_the_state(self):
         tensor(self.allocator, "weights", 1)
         self.backend.suspend()
@@ -329,6 +356,18 @@ class Backend(Case):
             region.snapshot(path)
             with self.raises(gpu_vmm.FileError, "not one of tensors"):
                 self.backend.restore(path, mine)
+
+    def test_an_index_of_something_else_is_refused(self):
+        mine = {"a": tensor(self.allocator, "weights", 1)}
+        for index in (b'{"a": Infinity}', b"[" * 100_000, b"[1]", b'{"a": null}', b"\xff"):
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "other")
+                region = gpu_vmm.vmm.Region(gpu_vmm.open("host"), SIZE)
+                region.grow(SIZE)
+                region.write(b"%016d" % len(index) + index)
+                region.snapshot(path)
+                with self.raises(gpu_vmm.FileError, "not one of tensors"):
+                    self.backend.restore(path, mine)
 
     def test_a_snapshot_that_the_cpu_cannot_read_is_refused(self):
         mine = {"a": tensor(self.allocator, "weights", 1)}
