@@ -62,21 +62,26 @@ std::string make_file(const std::string &directory, uint64_t size, int &file, st
     if (failed) {
         return "create the directory " + directory + ": " + failed.message();
     }
-    std::string name = directory + "/tms-XXXXXX";
+    // Absolute: the process may have another current directory when the file is deleted.
+    std::string name = std::filesystem::absolute(directory, failed).string() + "/tms-XXXXXX";
+    if (failed) {
+        return "find the directory " + directory + ": " + failed.message();
+    }
     const int made = mkostemp(name.data(), O_CLOEXEC);
     if (made < 0) {
         return system_failure("create a file in " + directory);
     }
+    Files::instance().add(name);  // before its space is reserved, which takes long on some file systems
     // Reserves the disk's space now: a write through a mapping to a full disk would end the process.
     if (const int error = posix_fallocate(made, 0, static_cast<off_t>(size))) {
         close(made);
         unlink(name.c_str());
+        Files::instance().remove(name);
         errno = error;
         return system_failure(std::to_string(size) + " bytes of a file in " + directory);
     }
     file = made;
     path = std::move(name);
-    Files::instance().add(path);
     return {};
 }
 
@@ -91,8 +96,10 @@ Backup::~Backup() {
     }
     if (file >= 0) {
         close(file);
-        unlink(path.c_str());
-        Files::instance().remove(path);
+        if (process == getpid()) {  // else a forked child's copy: the file is its parent's
+            unlink(path.c_str());
+            Files::instance().remove(path);
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 #include "gpu_vmm.h"
 #include "settings.h"
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <string>
 
@@ -32,6 +34,7 @@ class Backup {
 
     const Kind kind;
     const uint64_t size;
+    const pid_t process = getpid();
     gpu_vmm_pinned *pinned = nullptr;
     void *mapped = nullptr;
     int file = -1;

@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -332,6 +333,28 @@ static void threads_allocate_while_another_pauses() {
     }
 }
 
+static void files_are_deleted_from_another_directory() {
+    char folder[] = "/tmp/tms-test-directory-XXXXXX", before[4096];
+    CHECK(mkdtemp(folder) && getcwd(before, sizeof before) && chdir(folder) == 0);
+    tms_set_disk_backup_dir("relative");
+    void *made = allocate("directory", false, "pinned", true);
+    fill(made, 5);
+    CHECK(tms_pause("directory") == 0 && chdir(before) == 0);
+    const std::string relative = std::string(folder) + "/relative";
+    CHECK(files(relative) == 1);
+    if (backend == "host") {
+        const pid_t child = fork();
+        if (child == 0) {
+            release(made);
+            _exit(0);
+        }
+        CHECK(waitpid(child, nullptr, 0) == child && files(relative) == 1);
+    }
+    CHECK(tms_resume("directory") == 0 && has(made, 5));
+    CHECK(rmdir(relative.c_str()) == 0 && rmdir(folder) == 0);
+    release(made);
+}
+
 static char left[] = "/tmp/tms-test-left-XXXXXX";
 
 // Runs after the library's own function at exit, which is registered later.
@@ -361,6 +384,7 @@ int main(int count, char **arguments) {
     settings_belong_to_a_thread();
     wrong_requests_are_refused();
     threads_allocate_while_another_pauses();
+    files_are_deleted_from_another_directory();
     exit_while_paused_deletes_the_files();
     printf("memory was paused and resumed on %s\n", arguments[1]);
     return 0;
