@@ -25,6 +25,9 @@ const MAX_OUTPUT: u64 = 64 << 20;
 /// The number of lines of a step's error stream that are kept, from its end.
 const LAST_LINES: usize = 20;
 
+/// The number of characters that are kept of each such line: a progress bar or a binary's bytes may be one line of megabytes.
+const LONGEST_LINE: usize = 4096;
+
 /// How this process was started.
 #[derive(Debug)]
 pub(super) struct Program {
@@ -92,7 +95,7 @@ impl Program {
         Ok(Ran {
             ended,
             stdout: content(&mut stdout)?,
-            stderr: last.iter().map(|line| shown(line)).collect(),
+            stderr: last.iter().map(|line| shown(line).chars().take(LONGEST_LINE).collect()).collect(),
         })
     }
 }
@@ -185,6 +188,8 @@ mod tests {
         assert_eq!(sh("kill -SEGV $$", LONG).ended.to_string(), "crashed: SIGSEGV");
         assert_eq!(Ended::Stuck.to_string(), "killed, and still in the kernel 10 s later");
         assert!(!Ended::Stuck.is_success() && !Ended::TooLate(LONG).is_success());
+        let long = sh("head -c 100000 /dev/zero | tr '\\0' x >&2", LONG);
+        assert_eq!(long.stderr, ["x".repeat(LONGEST_LINE)]);
         let late = sh("echo begun; exec sleep 60", Duration::from_secs(1));
         assert_eq!(
             (late.ended.to_string().as_str(), &late.stdout[..]),
