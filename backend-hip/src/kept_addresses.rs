@@ -24,6 +24,9 @@ impl Reserved {
     }
 }
 
+/// The address from which on the kernel places what no hint was given for. Restorable regions lie below.
+const HIPS_OWN: Address = Address(0x7000_0000_0000);
+
 /// The kept ranges: parts of HIP's reservations that no live reservation uses.
 #[derive(Default)]
 pub(crate) struct KeptAddresses(Mutex<Vec<Reserved>>);
@@ -34,8 +37,11 @@ impl KeptAddresses {
     }
 
     /// Takes a range from the smallest part with room for it within a range; of its places in that part, 0 chooses the lowest.
-    /// The rest before and after it stays, so that a reservation can be extended into the rest of a larger one. Of parts of one size the lowest serves: a program that
-    /// repeats itself finds its regions at their old addresses, and the addresses behind them among the kept ones.
+    /// The rest before and after it stays, so that a reservation can be extended into the rest of a larger one.
+    ///
+    /// Of parts of one size, one that HIP has placed serves before one that was asked for by a hint, which a later hint may name again.
+    /// Among these the lowest serves: a program that repeats itself finds its regions at their old addresses, and the addresses behind
+    /// them among the kept ones.
     pub(crate) fn take(
         &self,
         size: Bytes,
@@ -51,11 +57,13 @@ impl KeptAddresses {
             let place = random % (room / alignment.bytes().0 + 1);
             Some(AddressRange { base: first + Bytes(place * alignment.bytes().0), size })
         };
-        let (index, range) = parts
-            .iter()
-            .enumerate()
-            .filter_map(|(index, part)| Some((index, place(part)?)))
-            .min_by_key(|(index, _)| (parts[*index].range.size, parts[*index].range.base))?;
+        let (index, range) =
+            parts.iter().enumerate().filter_map(|(index, part)| Some((index, place(part)?))).min_by_key(
+                |(index, _)| {
+                    let AddressRange { base, size } = parts[*index].range;
+                    (size, base < HIPS_OWN, base)
+                },
+            )?;
         let Reserved { whole, range: free } = parts.swap_remove(index);
         let taken = Reserved { whole, range };
         parts.extend(taken.rest_of(free));
@@ -166,12 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_one_size_serve_from_the_lowest() {
-        let sizes = [0xc000_0000, 0x4000_0000, 0x8000_0000].map(|base| range(base, Bytes::mib(4)));
+    fn parts_of_one_size_serve_in_order() {
+        let (low, high) = (HIPS_OWN.0, HIPS_OWN.0 + (1 << 30));
+        let sizes = [high, 0x8000_0000, low, 0x4000_0000].map(|base| range(base, Bytes::mib(4)));
         let kept = kept(&sizes);
         let two = alignment(Bytes::mib(2));
-        let bases = [(); 3].map(|()| kept.take(Bytes::mib(4), two, ALL, 0).unwrap().range.base.0);
-        assert_eq!(bases, [0x4000_0000, 0x8000_0000, 0xc000_0000]);
+        let bases = [(); 4].map(|()| kept.take(Bytes::mib(4), two, ALL, 0).unwrap().range.base.0);
+        assert_eq!(bases, [low, high, 0x4000_0000, 0x8000_0000], "those of a hint serve last");
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub enum Placement {
     ///
     /// On Windows these are the 448 GiB from 0x10_0000_0000 on: CUDA's driver honours no others there. A process on Linux may
     /// not get the same addresses.
+    ///
+    /// On HIP 6 a region may get the addresses of an earlier one that has ended. The snapshots of both cannot be restored into one
+    /// process.
     Restorable,
 }
 

@@ -48,7 +48,8 @@ pub(super) fn reserve<B: Backend>(
     granularity: Granularity,
 ) -> Result<B::Reservation> {
     let step = alignment.max(granularity.into()).max(UNITS[1].into());
-    // A random place of an earlier region is as good as a new one.
+    // On HIP 6 addresses are never freed: without this, the window and the kernel's list of mappings would fill. Two regions of which one
+    // ended before the other began may have one address, so that their snapshots cannot be restored into one process.
     if let Some(kept) = reserve_kept(backend, size, step, WINDOW, random(TRIES)) {
         return Ok(kept);
     }
