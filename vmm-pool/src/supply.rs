@@ -343,6 +343,10 @@ impl<B: Backend> Pool<B> {
         // Streams were forgotten while the core was unlocked.
         match core.streams.index(Operation::Allocate, stream) {
             Ok(index) => {
+                if index != request.stream {
+                    // Its work under the earlier number may still use the memory, and is no work before a free under this one.
+                    core.streams.free(index);
+                }
                 if let Origin::Range(space, range) = piece.origin {
                     core.spaces[usize::from(space)].set_stream(range, index);
                 }

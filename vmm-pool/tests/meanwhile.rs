@@ -6,7 +6,7 @@ use gpu_vmm_core::testkit::TestKit;
 use gpu_vmm_core::{Access, BackingStore, Bytes, DeviceId, Operation, Stream, SyncCalls, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Pool};
-use gpu_vmm_testkit::FaultInject;
+use gpu_vmm_testkit::{FaultInject, LateWork};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -188,6 +188,29 @@ fn memory_of_the_stream_with_the_same_number_is_not_taken() {
     backend.synchronize(DeviceId(0)).unwrap();
     assert!(is_done || held > LARGE.0, "memory was taken from a stream: {is_done} {held}");
     drop(block);
+}
+
+/// The stream of a request is forgotten while memory is mapped for a slab. Its earlier work may still use the memory.
+#[test]
+fn slots_of_a_forgotten_stream_wait_for_its_work() {
+    let late = LateWork::new(HostConfig::new().memory(Bytes::mib(128)).open().unwrap(), 3);
+    let backend = FaultInject::new(late.clone());
+    let pool = Pool::builder(&backend).slack(0).build().unwrap();
+    let [own, other] = [1, 2].map(|index| late.stream(index));
+    let used = pool.request(Bytes(PAGE)).stream(own).alloc().unwrap();
+    late.queue(1);
+    drop(used);
+    let (calls, raw) = (pool.clone(), own.as_raw().addr());
+    backend.during(Operation::Map, move || {
+        // SAFETY: the stream lives longer than the pool's blocks.
+        let own = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(raw)) };
+        calls.forget_stream(own).unwrap();
+    });
+    let first = pool.request(Bytes(256)).stream(own).alloc().unwrap();
+    assert_eq!(pool.stats().held, PAGE);
+    let second = pool.request(Bytes(256)).stream(other).alloc().unwrap();
+    assert!(pool.stats().held > PAGE, "{second:?} has memory of {first:?}, which work still uses");
+    late.finish(1, 1);
 }
 
 /// Another thread's call loses pages that are being overwritten for a request.
