@@ -426,10 +426,11 @@ impl<B: Backend> Pool<B> {
         };
         let body = |piece: Piece| Body::new(thread_cache, piece, (stream, index), size.0, place);
         match place {
-            Place::Cached(bin, class) => {
+            // The budget may have become smaller while the hold was interrupted.
+            Place::Cached(bin, class) if !cache.refuses() => {
                 pieces.into_iter().for_each(|piece| cache.add(bin, class, body(piece)))
             }
-            Place::Last(_) => pieces.into_iter().for_each(|piece| core.give(piece, index)),
+            _ => pieces.into_iter().for_each(|piece| core.give(piece, index)),
         }
         if captures {
             // The next request outside of the capture comes to the core, which records an event.

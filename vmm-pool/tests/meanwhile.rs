@@ -213,6 +213,32 @@ fn slots_of_a_forgotten_stream_wait_for_its_work() {
     late.finish(1, 1);
 }
 
+/// The budget becomes smaller while memory is mapped for a slab, of whose slots the thread cache would keep some.
+#[test]
+fn a_smaller_budget_leaves_no_slots_cached() {
+    let backend = backend();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let calls = pool.tagged("before").unwrap();
+    let before = calls.alloc(Bytes(300)).unwrap();
+    let (sends, sets) = mpsc::channel();
+    backend.during(Operation::Map, move || {
+        drop(calls.alloc(Bytes(300)).unwrap());
+        assert!(calls.stats().cached > 0);
+        let sets = calls.clone();
+        sends.send(std::thread::spawn(move || sets.set_budget(Bytes::ZERO).unwrap())).unwrap();
+        // It empties the thread caches, and waits for its turn then.
+        let since = Instant::now();
+        while calls.stats().cached > 0 {
+            assert!(since.elapsed() < Duration::from_secs(20), "the thread caches are not emptied");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let block = pool.alloc(Bytes(256)).unwrap();
+    sets.recv().unwrap().join().unwrap();
+    drop((before, block));
+    assert_eq!((pool.stats().held, pool.stats().cached), (0, 0));
+}
+
 /// Another thread's call loses pages that are being overwritten for a request.
 #[test]
 fn lost_pages_that_were_overwritten_serve_no_request() {
