@@ -11,7 +11,8 @@ impl<B: Backend> Pool<B> {
     /// If the pool holds more, it returns free memory to the driver at once. Nothing waits: memory that work still uses stays, and
     /// memory of live blocks too. As blocks are freed, the pool returns their memory until it holds no more than the budget, as far
     /// as the work on it is done; [`trim`](Pool::trim) waits for that work. Until then no freed block stays in a thread cache, no new
-    /// memory is created, and a request that would need some fails with [`PoolError::OutOfMemory`](crate::PoolError::OutOfMemory), which names the budget.
+    /// memory is created, and a request that would need some fails with [`PoolError::OutOfMemory`](crate::PoolError::OutOfMemory),
+    /// which names the budget.
     ///
     /// # Errors
     ///
@@ -32,21 +33,8 @@ impl<B: Backend> Pool<B> {
         }
         // Memory in thread caches is free, too.
         self.owner.settle(operation, |_, _| true)?;
-        let mapping = inner.mapping(operation)?;
-        let mut core = mapping.core()?;
-        core.poll();
-        let trimmed = match core.exceeds_budget() {
-            true => {
-                let most = core.free_within_budget();
-                mapping.trim(core, most).map(drop)
-            }
-            false => {
-                // Another thread has ended the excess meanwhile.
-                drop(core);
-                Ok(())
-            }
-        };
-        self.refuse_freed(&*mapping.core()?);
+        let trimmed = inner.trim_to_limit();
+        self.refuse_freed(&*inner.core(operation)?);
         trimmed
     }
 
