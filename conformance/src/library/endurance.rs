@@ -101,9 +101,9 @@ pub(crate) fn endurance_time() -> Duration {
     Duration::from_secs(setting("GPU_VMM_ENDURANCE_SECONDS", 2))
 }
 
-/// Returns the time of a case, of two in the group.
-fn time() -> Duration {
-    endurance_time() / 2
+/// Returns the time of a case, of two in the group. A case that runs once more is short: it has run as long as its user says.
+fn time<B: TestKit>(subject: &Subject<B>) -> Duration {
+    if subject.again { Duration::from_secs(1) } else { endurance_time() / 2 }
 }
 
 /// Runs a program on a pool of its own up to a time.
@@ -119,9 +119,10 @@ fn run_on_device<B: TestKit>(
 }
 
 fn random_programs<B: TestKit>(subject: &Subject<B>) {
-    let (first, end) = (setting("GPU_VMM_ENDURANCE_SEED", 1), Instant::now() + time());
+    let time = time(subject);
+    let (first, end) = (setting("GPU_VMM_ENDURANCE_SEED", 1), Instant::now() + time);
     // A program runs for a while before the next begins, and a long run has more programs, too.
-    let each = (time() / 16).clamp(Duration::from_millis(100), Duration::from_secs(10));
+    let each = (time / 16).clamp(Duration::from_millis(100), Duration::from_secs(10));
     let (mut steps, mut seed) = (0, first);
     while Instant::now() < end {
         let program = limited(subject, Program::random(seed));
@@ -141,9 +142,10 @@ fn limited<B: TestKit>(subject: &Subject<B>, program: Program) -> Program {
 }
 
 fn double_buffers<B: TestKit>(subject: &Subject<B>) {
-    let end = Instant::now() + time();
+    let time = time(subject);
+    let end = Instant::now() + time;
     let mut steps = 0;
-    for (streams, until) in [(2, end - time() / 2), (4, end)] {
+    for (streams, until) in [(2, end - time / 2), (4, end)] {
         let program = Program {
             streams,
             behind: 16,
