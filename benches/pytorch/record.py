@@ -148,6 +148,22 @@ def streams(torch):
 PROGRAMS = {"graph_network": graph_network, "streams": streams}
 
 
+def begin(torch):
+    """Begins to record the allocations of this process."""
+    torch.cuda.init()
+    torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=10_000_000)
+
+
+def write(torch, file, program):
+    """Writes what was allocated since `begin` as a trace."""
+    torch.cuda.synchronize()
+    entries = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+    # Without the time of the recording and the file's name in it, so that equal traces are equal files.
+    with open(file, "wb") as out, gzip.GzipFile("", "wb", fileobj=out, mtime=0) as compressed:
+        compressed.write(f"# {HEAD}\n# {program}, PyTorch {torch.__version__}, {torch.cuda.get_device_name()}\n".encode())
+        compressed.writelines(f"{line}\n".encode() for line in lines(entries))
+
+
 def main(words):
     parser = argparse.ArgumentParser(description="Records the allocations of a program under PyTorch as a trace.")
     parser.add_argument("program", choices=PROGRAMS)
@@ -157,16 +173,9 @@ def main(words):
 
     random.seed(1)
     torch.manual_seed(1)
-    torch.cuda.init()
-    torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=10_000_000)
+    begin(torch)
     PROGRAMS[given.program](torch)
-    torch.cuda.synchronize()
-    entries = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
-    # Without the time of the recording and the file's name in it, so that equal traces are equal files.
-    with open(given.file, "wb") as out, gzip.GzipFile("", "wb", fileobj=out, mtime=0) as file:
-        program = PROGRAMS[given.program].__doc__.split(":")[0]
-        file.write(f"# {HEAD}\n# {program}, PyTorch {torch.__version__}, {torch.cuda.get_device_name()}\n".encode())
-        file.writelines(f"{line}\n".encode() for line in lines(entries))
+    write(torch, given.file, PROGRAMS[given.program].__doc__.split(":")[0])
 
 
 if __name__ == "__main__":

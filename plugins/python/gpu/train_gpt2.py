@@ -83,7 +83,7 @@ def work(who: str, given: argparse.Namespace) -> dict[str, Any]:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    vmm = training.enable(who)
+    vmm = training.enable(who, given.trace)
     training.deterministic(torch, given.seed)
     # Small numbers are more frequent, so that the model can learn. All tokens are drawn before the timed steps.
     draws = torch.Generator().manual_seed(given.seed)
@@ -107,7 +107,7 @@ def work(who: str, given: argparse.Namespace) -> dict[str, Any]:
 
     kernel = SDPBackend.FLASH_ATTENTION if given.attention == "flash" else SDPBackend.MATH
     with sdpa_kernel(kernel):
-        return training.train(torch, who, vmm, model, given.steps, step)
+        return training.train(torch, who, vmm, model, given.steps, step, given.trace)
 
 
 def main() -> int:

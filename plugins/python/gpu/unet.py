@@ -84,7 +84,7 @@ def work(who: str, given: argparse.Namespace) -> dict[str, Any]:
     """Trains in this process."""
     import torch
 
-    vmm = training.enable(who)
+    vmm = training.enable(who, given.trace)
     training.deterministic(torch, given.seed)
     draws = torch.Generator().manual_seed(given.seed)
     sizes = shapes(given.seed, given.steps)
@@ -104,7 +104,7 @@ def work(who: str, given: argparse.Namespace) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    return training.train(torch, who, vmm, model, given.steps, step)
+    return training.train(torch, who, vmm, model, given.steps, step, given.trace)
 
 
 def main() -> int:
