@@ -103,8 +103,8 @@ def enable(
     """Serves all GPU memory of PyTorch from pools of gpu-vmm, one for each device. Call it before PyTorch's first use of a GPU.
 
     ``budget``: the largest number of bytes that a device's pool may hold, None for no limit. ``keep``: the largest number of free bytes
-    that it keeps, None for all. ``page`` and ``slack`` are as for ``Backend.pool``, but None means 16 MiB and 7 percent: steps then
-    rarely wait for mapping. Smaller values hold less memory. A second call with the same settings does nothing.
+    that it keeps, None for all. ``page`` and ``slack`` are as for ``Backend.pool``, but None means pages of 16 MiB: a first
+    step then waits less for the driver than with smaller ones. A second call with the same settings does nothing.
 
     The first call on a machine compiles an allocator class against the installed PyTorch and keeps it in ``~/.cache/gpu-vmm``; it takes
     a C++ compiler and about a minute. ``python -m gpu_vmm.torch build`` does so ahead. Without a compiler, PyTorch's hook for foreign
