@@ -392,6 +392,22 @@ class Backend(Case):
 
 
 class Plugin(Case):
+    def register(self, **modules):
+        """Registers twice in a vLLM with these modules of its allocators. Returns the class that vLLM then finds."""
+        cumem = types.SimpleNamespace(CuMemAllocator=object)
+        package = types.ModuleType("vllm.device_allocator")
+        package.__path__ = []  # a package without further modules
+        found = {"vllm": types.ModuleType("vllm"), package.__name__: package, f"{package.__name__}.cumem": cumem}
+        found.update({f"{package.__name__}.{name}": module for name, module in modules.items()})
+        sys.modules.update(found)
+        try:
+            register()
+            register()
+        finally:
+            for name in found:
+                del sys.modules[name]
+        return cumem.CuMemAllocator
+
     def test_the_entry_point_registers_the_backend_and_replaces_the_allocator(self):
         registered = {}
 
@@ -404,18 +420,12 @@ class Plugin(Case):
                     raise ValueError(name)
                 registered[name] = (module, kind)
 
-        cumem = types.SimpleNamespace(CuMemAllocator=object)
-        names = ("vllm", "vllm.device_allocator", "vllm.device_allocator.sleep_mode_backend", "vllm.device_allocator.cumem")
-        modules = (types.ModuleType("vllm"), types.ModuleType("d"), types.SimpleNamespace(SleepModeBackendFactory=Factory), cumem)
-        sys.modules.update(zip(names, modules))
-        try:
-            register()
-            register()
-        finally:
-            for name in names:
-                del sys.modules[name]
+        found = self.register(sleep_mode_backend=types.SimpleNamespace(SleepModeBackendFactory=Factory))
         self.assertEqual(registered, {"gpu_vmm": ("gpu_vmm_vllm.backend", "GpuVmmBackend")})
-        self.assertIs(cumem.CuMemAllocator, CuMemAllocator)
+        self.assertIs(found, CuMemAllocator)
+
+    def test_a_vllm_without_backends_gets_the_allocator(self):
+        self.assertIs(self.register(), CuMemAllocator)
 
 
 if __name__ == "__main__":
