@@ -11,7 +11,7 @@ use crate::library::tools::setting;
 use crate::subject::{Subject, note};
 use gpu_vmm_core::{Address, Bytes, Stream};
 use gpu_vmm_pool::Pool;
-use gpu_vmm_testkit::endurance::{Limit, Order, Program, Sizes, Violation, Work, run};
+use gpu_vmm_testkit::endurance::{Limit, Order, Program, Sizes, Violation, Work, memory_of, run};
 use gpu_vmm_testkit::{TestKit, WorkStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -93,6 +93,10 @@ impl<B: TestKit> Work for DeviceWork<'_, B> {
         if self.subject.backend.synchronize_stream(self.subject.device, self.streams[stream]).is_ok() {
             counts.done.fetch_max(queued, Ordering::AcqRel);
         }
+    }
+
+    fn memory(&self) -> u64 {
+        memory_of(&self.subject.backend, self.subject.device)
     }
 }
 

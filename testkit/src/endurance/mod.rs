@@ -25,4 +25,4 @@ pub use bound::{Amounts, most_mapped};
 pub use program::{Order, Program, Sizes};
 pub use runner::{Limit, Report, run};
 pub use state::Violation;
-pub use work::Work;
+pub use work::{Work, memory_of};

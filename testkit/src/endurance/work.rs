@@ -1,7 +1,7 @@
 //! The streams of a program, and the work on them.
 
 use crate::LateWork;
-use gpu_vmm_core::{Address, Backend, Bytes, Stream};
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Stream};
 
 /// The streams of a program. Positions count the units of work that were queued on a stream.
 pub trait Work: Sync {
@@ -38,6 +38,9 @@ pub trait Work: Sync {
     fn events(&self) -> u64 {
         0
     }
+
+    /// Returns the memory of the device. A program needs all of it if it frees as much on a stream while that captures.
+    fn memory(&self) -> u64;
 }
 
 impl<B: Backend> Work for LateWork<B> {
@@ -78,4 +81,13 @@ impl<B: Backend> Work for LateWork<B> {
     fn events(&self) -> u64 {
         self.events()
     }
+
+    fn memory(&self) -> u64 {
+        memory_of(self, DeviceId(0))
+    }
+}
+
+/// Returns the memory of a device, or no limit if the driver does not say it.
+pub fn memory_of<B: Backend>(backend: &B, device: DeviceId) -> u64 {
+    backend.memory_info(device).map_or(u64::MAX, |memory| memory.total.0)
 }

@@ -158,7 +158,8 @@ impl<B: Backend> Worker<B> {
         self.blocks.push_back(held);
     }
 
-    /// Notes the error of a request, unless the program itself has caused it.
+    /// Notes the error of a request, unless the program itself has caused it: its budget, or the device's memory, is less than its load
+    /// may need.
     fn explain<W: Work>(&self, run: &Run<'_, B, W>, size: u64, error: &Error) {
         let budget = run.budget.load(Ordering::Relaxed);
         let is_explained = match error.kind() {
@@ -167,7 +168,7 @@ impl<B: Backend> Worker<B> {
                 let bound = run.model().bound();
                 // Another thread may have changed the budget since the request failed.
                 let changes = run.program.budgets && run.program.threads > 1;
-                changes || budget < bound.held.saturating_add(size)
+                changes || budget.min(run.work.memory()) < bound.held.saturating_add(size)
             }
             _ => false,
         };

@@ -39,7 +39,8 @@ fn found(fault: Fault, seed: u64) -> Result<usize, String> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let target = Arc::new(Faulty(fault));
     let backend = target.open()?;
-    let subject = Subject { backend, device: DeviceId(0), target, case: "stress", server: None, again: false };
+    let subject =
+        Subject { backend, device: DeviceId(0), target, case: "stress", server: None, again: false };
     stress(&subject, seed, 1000)
 }
 
