@@ -98,7 +98,7 @@ def randomize(model: Any) -> int:
 
 
 def digest(model: Any) -> int:
-    """Returns a sum of all words of the weights, each multiplied by its place."""
+    """Returns a sum of all words of the weights, each multiplied by its place, in 63 bits: the engine's process sends it as such."""
     import torch
 
     total = 0
@@ -109,7 +109,7 @@ def digest(model: Any) -> int:
             places = torch.arange(begin + at, begin + at + part.numel(), device=part.device)
             total += int((part * (2 * places + 1)).sum().item())
     torch.cuda.empty_cache()
-    return total
+    return total % (1 << 63)
 
 
 def allocator_module(_: Any) -> str:
@@ -164,7 +164,8 @@ class Engine:
         return answer
 
     def generate(self) -> list[list[int]]:
-        answers = self.llm.generate(self.prompts, self.sampling, use_tqdm=False)
+        # One after the other: an engine in its own process would batch them by the time at which each arrives there.
+        answers = [self.llm.generate([prompt], self.sampling, use_tqdm=False)[0] for prompt in self.prompts]
         return [list(answer.outputs[0].token_ids) for answer in answers]
 
 
