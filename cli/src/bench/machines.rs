@@ -2,7 +2,7 @@
 
 use super::markdown::{cells, machine};
 use super::report::{Measured, Report};
-use super::text::{figure, ratio, target};
+use super::text::{figure, ratio};
 use crate::output::shown;
 use gpu_vmm_bench::Row;
 
@@ -10,23 +10,9 @@ use gpu_vmm_bench::Row;
 pub(super) fn page(reports: &[Report]) -> String {
     let mut page: String =
         (1..).zip(reports).map(|(number, report)| format!("{number}. {}\n", machine(report))).collect();
-    page.push_str(
-        "\n## The targets\n\nThe ratio on each machine, and the machines that miss the target.\n\n",
-    );
-    page.push_str(&head(&["pair", "what", "compared with"], reports.len(), &["target", "missed on"]));
-    for (pair, row) in union(reports, |report| report.rows().collect()) {
-        let Some(marked) = row.target else { continue };
-        let found = of_machines(reports, &pair.name, row);
-        let missed = (1..).zip(&found).filter(|(_, row)| row.and_then(Row::meets_its_target) == Some(false));
-        let missed: Vec<_> = missed.map(|(number, _)| format!("{number}")).collect();
-        let mut line = vec![pair.name.clone(), row.what.clone(), row.baseline.name.clone()];
-        line.extend(found.iter().map(|row| row.map_or_else(none, |row| ratio(row.ratio.median))));
-        line.extend([target(marked), missed.join(", ")]);
-        page.push_str(&cells(&line));
-    }
     for (pair, _) in union(reports, |report| report.pairs.iter().map(|pair| (pair, pair)).collect()) {
         page.push_str(&format!("\n## `{}`: {}\n\n", shown(&pair.name), shown(&pair.what)));
-        page.push_str(&head(&["what", "compared with"], reports.len(), &[]));
+        page.push_str(&head(reports.len()));
         let rows = union(reports, |report| report.rows().filter(|(of, _)| of.name == pair.name).collect());
         for (_, row) in rows {
             let mut line = vec![row.what.clone(), row.baseline.name.clone()];
@@ -56,13 +42,10 @@ fn none() -> String {
 }
 
 /// Returns the heading of a table with a column for each machine.
-fn head(first: &[&str], machines: usize, last: &[&str]) -> String {
-    let numbers: Vec<_> = (1..=machines).map(|number| number.to_string()).collect();
-    let of_numbers = numbers.iter().map(String::as_str);
-    let all: Vec<_> = first.iter().copied().chain(of_numbers).chain(last.iter().copied()).collect();
-    let under =
-        first.iter().map(|_| "---").chain(numbers.iter().map(|_| "--:")).chain(last.iter().map(|_| "---"));
-    format!("{}|{}|\n", cells(&all), under.collect::<Vec<_>>().join("|"))
+fn head(machines: usize) -> String {
+    let numbers = (1..=machines).map(|number| number.to_string());
+    let names: Vec<_> = ["what", "compared with"].map(str::to_owned).into_iter().chain(numbers).collect();
+    format!("{}|---|---|{}\n", cells(&names), "--:|".repeat(machines))
 }
 
 /// What is the same in the reports of several machines: a pair, or a figure of a pair.
@@ -118,22 +101,12 @@ mod tests {
         two.pairs[1].skipped = None;
         two.pairs[1].failed = Some("no second device".to_owned());
         let page = page(&[one, two]);
-        let begin = page.find("\n## The targets").unwrap_or_default();
+        let begin = page.find("\n## `calls`").unwrap_or_default();
         let (machines, tables) = page.split_at(begin);
         let machines: Vec<&str> = machines.lines().collect();
         assert!(machines.len() == 2 && machines[0].starts_with("1. Simulated GPU, driver "), "{page}");
         assert_eq!(machines[0][1..], machines[1][1..]);
         let expected = [
-            "",
-            "## The targets",
-            "",
-            "The ratio on each machine, and the machines that miss the target.",
-            "",
-            "| pair | what | compared with | 1 | 2 | target | missed on |",
-            "|---|---|---|--:|--:|---|---|",
-            "| calls | create | one call | 0.250 | – | ≤ 0.5 |  |",
-            "| calls | map | one call | 0.750 | 0.400 | ≤ 0.5 | 1 |",
-            "| calls | a name that is longer than its column can be | another | 1.500 | 1.500 | ≥ 1.5 |  |",
             "",
             "## `calls`: what calls is",
             "",

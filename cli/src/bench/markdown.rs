@@ -1,26 +1,12 @@
 //! The report as Markdown: a table for each pair.
 
 use super::report::{Measured, Report};
-use super::text::{figure, half, ratio, verdict};
+use super::text::{figure, half, ratio};
 use crate::output::shown;
-
-/// The heading of the table of targets.
-const TARGETS: &str = "## The targets\n\n| pair | what | compared with | ratio | interquartile range | target |\n|---|---|---|--:|--:|--:|\n";
 
 /// Returns the whole report as Markdown.
 pub(super) fn page(report: &Report) -> String {
-    let mut page = format!("{}.\n\n", machine(report));
-    page.push_str(TARGETS);
-    for (pair, row) in report.rows().filter(|(_, row)| row.target.is_some()) {
-        page.push_str(&cells(&[
-            &pair.name,
-            &row.what,
-            &row.baseline.name,
-            &ratio(row.ratio.median),
-            &half(&row.ratio),
-            &verdict(row),
-        ]));
-    }
+    let mut page = format!("{}.\n", machine(report));
     report.pairs.iter().for_each(|pair| page.push_str(&table(pair)));
     page
 }
@@ -76,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_the_targets_and_a_table_for_each_pair() {
+    fn the_page_has_a_table_for_each_pair() {
         let mut report = report();
         report.pairs[0].rows.truncate(2);
         report.pairs[0].rows[1].what = "a | b".to_owned();
@@ -91,13 +77,6 @@ mod tests {
             "{page}"
         );
         let expected = [
-            "",
-            "## The targets",
-            "",
-            "| pair | what | compared with | ratio | interquartile range | target |",
-            "|---|---|---|--:|--:|--:|",
-            "| calls | create | one call | 0.250 | 0.125–0.500 | ≤ 0.5 |",
-            "| calls | a \\| b | one call | 0.750 | 0.375–1.500 | ≤ 0.5 MISSED |",
             "",
             "## `calls`: what calls is",
             "",

@@ -177,7 +177,7 @@ def parser(description: str, steps: int) -> argparse.ArgumentParser:
     also = "gpu-vmm with other settings as well, such as page=8,slack=1 (MiB, %%)"
     made.add_argument("--also", metavar="SETTINGS", action="append", default=[], help=also)
     made.add_argument("--others", type=int, help="runs of the native allocator and of other settings (default: as many as of the others)")
-    made.add_argument("--seconds", type=float, default=float("inf"), help="begin no further round after so many seconds (default: none)")
+    made.add_argument("--seconds", type=float, default=float("inf"), help="the time after which no further round begins (default: none)")
     made.add_argument("--worker", help=argparse.SUPPRESS)
     return made
 
@@ -187,7 +187,7 @@ def by_turns(
     seconds: float = float("inf"),
 ) -> dict[str, list[Any]]:  # fmt: skip
     """Runs all allocators in each round, another one first each time; those in `fewer` in that many rounds only. One that fails is a
-    failed check and runs no more. No further round begins after so many seconds."""
+    failed check and runs no more. No further round begins once `seconds` are over."""
     results: dict[str, list[Any]] = {}
     players = list(every)
     begun = time.monotonic()
