@@ -1,7 +1,7 @@
 //! This program, started again for one step: a crash or a hang of a driver ends the step and nothing else.
 
 use crate::output::shown;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use signal_hook::low_level;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -80,7 +80,8 @@ impl Program {
         let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
         let mut command = Command::new(&self.file);
         command.args(&self.before).args(arguments).envs(settings.iter().copied()).stdin(Stdio::null());
-        command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+        // In a group of its own, which ends as a whole: a suite starts processes that would go on using the device.
+        command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?).process_group(0);
         #[allow(unsafe_code)] // runs code in the forked child
         // SAFETY: the closure makes one system call and allocates nothing.
         unsafe {
@@ -108,7 +109,7 @@ fn wait(child: &mut Child, limit: Duration, outputs: &[&File]) -> io::Result<End
         return Ok(if is_too_much() { Ended::TooMuch } else { Ended::Status(status) });
     }
     let reason = if is_too_much() { Ended::TooMuch } else { Ended::TooLate(limit) };
-    child.kill()?;
+    kill_process_group(Pid::from_child(child), Signal::KILL)?;
     // A process that is stuck in a driver's kernel module does not die.
     let died = wait_for(child, DYING, || false)?;
     Ok(if died.is_some() { reason } else { Ended::Stuck })
@@ -195,5 +196,19 @@ mod tests {
             (late.ended.to_string().as_str(), &late.stdout[..]),
             ("killed after 1 s", &b"begun\n"[..])
         );
+    }
+
+    #[test]
+    fn processes_of_a_step_end_with_it() {
+        let ran = sh("sleep 60 & echo $!; wait", Duration::from_secs(1));
+        assert_eq!(ran.ended, Ended::TooLate(Duration::from_secs(1)));
+        let status = format!("/proc/{}/status", String::from_utf8(ran.stdout).unwrap().trim());
+        // Until its new parent has taken its status, a killed process is a zombie.
+        let has_ended = || !std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ"));
+        let began = Instant::now();
+        while !has_ended() && began.elapsed() < LONG {
+            std::thread::sleep(TICK);
+        }
+        assert!(has_ended());
     }
 }
