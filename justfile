@@ -38,6 +38,10 @@ cuda group:
     cargo build --quiet --package gpu-vmm-cli
     cargo test-all run-cuda target/debug/gpu-vmm conformance --backend cuda --filter {{group}}
 
+# Run a group of the conformance suite on both versions of AMD's runtime
+hip group:
+    cargo test-all hip -- hip::{{group}}
+
 # Check that the suite finds the mutations whose names contain the filter
 mutations filter="":
     cargo test-all mutations {{filter}}
@@ -61,7 +65,7 @@ dist:
 install-c prefix:
     plugins/c/install --prefix {{prefix}}
 
-# Write generated files again: the C header, the command's table of outputs
+# Write generated files again: the C header and its list of functions, the command's table of outputs
 write:
     GPU_VMM_WRITE_HEADER=1 cargo test --quiet --package gpu-vmm-c --test header
     GPU_VMM_WRITE_TABLE=1 cargo test --quiet --package gpu-vmm-cli --test cli table

@@ -99,8 +99,8 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self
     }
 
-    /// Sets how many bytes of addresses the pool may reserve; the default is 32 TiB. Each tag reserves a range as large as
-    /// the device's memory for small blocks and one four times as large for others. A range takes at most half of the
+    /// Sets how many bytes of addresses the pool may reserve; the default is 32 TiB. Blocks without a tag begin with as many as the device
+    /// has memory, and each tag with 16 times the largest block of each group of sizes that it uses. A range takes at most half of the
     /// addresses that are left, unless a block needs more.
     #[must_use]
     pub fn addresses(mut self, addresses: Bytes) -> Self {

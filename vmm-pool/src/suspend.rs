@@ -41,10 +41,10 @@ impl<B: Backend> Pool<B> {
     /// # Errors
     ///
     /// [`PoolError::NoSuchTag`]; [`Unsupported`](gpu_vmm_core::Detail::Unsupported) on a device without virtual memory management;
-    /// and those of [`Region::suspend`](gpu_vmm_core::Region::suspend). A tag has two ranges of
-    /// addresses, for small blocks and for others; if the second one fails, the first one is resumed.
+    /// and those of [`Region::suspend`](gpu_vmm_core::Region::suspend). A tag has several ranges of
+    /// addresses; if one fails, those before it are resumed.
     ///
-    /// [`PoolError::SuspendedInPart`] if the first one cannot be resumed either, for instance because its memory is in use elsewhere
+    /// [`PoolError::SuspendedInPart`] if one of these cannot be resumed either, for instance because its memory is in use elsewhere
     /// now. The tag is then suspended in part, as [`Pool::is_suspended`] and snapshots report, and [`Pool::resume`] restores
     /// everything. The same holds after [`AddressesLost`](gpu_vmm_core::Detail::AddressesLost).
     pub fn suspend(&self, tag: &str, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Bytes> {

@@ -334,7 +334,8 @@ impl<B: Backend> Region<B> {
         }
     }
 
-    /// Maps new memory from the end up to `target`, which is reserved: one handle for each reservation.
+    /// Maps new memory from the end up to `target`, which is reserved: one handle for each reservation, or several smaller ones, as
+    /// [`Region::grow_to`] says.
     fn fill_up_to(&mut self, target: Bytes, device: DeviceId, how: GrowthKind) -> Result<Growth> {
         let end = self.end();
         let pieces = self.new_pieces(&self.layout, end, target, device)?;

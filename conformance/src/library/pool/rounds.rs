@@ -3,7 +3,6 @@
 //! | variable | default | |
 //! |---|---|---|
 //! | `GPU_VMM_POOL_ROUNDS` | 100000 | the number of rounds of each case |
-//! | `GPU_VMM_KNOWN_FAULTS` | 0 | 1 also runs the cases that pools do not pass yet |
 
 use super::{DEFAULT, builder, is_empty, page};
 use crate::case::cases;
