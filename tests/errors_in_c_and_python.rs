@@ -1,4 +1,4 @@
-//! Each kind of error has one status in C and one exception in Python.
+//! Each kind of error has one status in C and one exception in Python, with the name that it has in Rust.
 //!
 //! The kinds, the statuses and the exceptions are read from the sources, and compared with the table of the guide.
 #![allow(clippy::expect_used)] // a test program may panic
@@ -68,6 +68,18 @@ fn python_numbers() -> BTreeMap<String, u32> {
         .collect()
 }
 
+/// A name in CamelCase as C writes it: `OUT_OF_MEMORY` for `OutOfMemory`.
+fn in_capitals(name: &str) -> String {
+    let mut capitals = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !capitals.is_empty() {
+            capitals.push('_');
+        }
+        capitals.extend(letter.to_uppercase());
+    }
+    capitals
+}
+
 #[test]
 fn each_kind_has_one_status_and_one_exception() {
     let (kinds, statuses, exceptions) = (kinds(), statuses(), exceptions());
@@ -85,6 +97,10 @@ fn each_kind_has_one_status_and_one_exception() {
     assert_eq!(statuses.len(), kinds.len(), "{statuses:?}");
     let distinct: BTreeSet<_> = statuses.values().collect();
     assert_eq!(distinct.len(), kinds.len(), "two kinds have one status: {statuses:?}");
+    for (kind, status, exception) in &rows {
+        assert_eq!(**status, in_capitals(kind), "the status of {kind}");
+        assert_eq!(exception.strip_suffix("Error").unwrap_or(exception), *kind, "the exception of {kind}");
+    }
     // A panic inside of the library is no kind of error.
     assert_eq!(exceptions.len(), kinds.len() + 1, "{exceptions:?}");
 

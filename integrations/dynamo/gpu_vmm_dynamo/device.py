@@ -39,7 +39,7 @@ class GpuVmmDevice:
     # The driver.
 
     def ensure_initialized(self) -> None:
-        """Opens the backend. Later calls do nothing. Raises Unavailable without a driver."""
+        """Opens the backend. Later calls do nothing. Raises Unsupported without a driver."""
         self._backend  # noqa: B018
 
     @property

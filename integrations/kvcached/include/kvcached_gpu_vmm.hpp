@@ -231,7 +231,7 @@ inline status_t get_vmm_support(int *supported, int device) {
     const auto properties = make_pinned_device_allocation_prop(device);
     const status_t status = get_allocation_granularity(&granularity, &properties);
     *supported = status == GPU_VMM_OK && granularity > 0;
-    return status == GPU_VMM_UNAVAILABLE ? GPU_VMM_OK : status;
+    return status == GPU_VMM_UNSUPPORTED ? GPU_VMM_OK : status;
 }
 
 // Creates memory. `size` must be a multiple of the granularity.

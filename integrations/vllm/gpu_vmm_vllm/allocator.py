@@ -56,10 +56,10 @@ class CuMemAllocator:
     def cudagraph_pool(self) -> Iterator[Tuple[int, int]]:
         """Returns the identifier of a memory pool for graphs that are captured inside ``with``. Their memory sleeps as ``cudagraph``.
 
-        Raises Unavailable without ``gpu_vmm.torch.enable()``.
+        Raises Unsupported without ``gpu_vmm.torch.enable()``.
         """
         if not vmm.enabled():
-            raise gpu_vmm.Unavailable("cudagraph_pool: memory of graphs sleeps only after gpu_vmm.torch.enable()")
+            raise gpu_vmm.Unsupported("cudagraph_pool: memory of graphs sleeps only after gpu_vmm.torch.enable()")
         torch: Any = importlib.import_module("torch")
         pool: Tuple[int, int] = torch.cuda.graph_pool_handle()
         self._tags.add(GRAPHS)

@@ -189,7 +189,7 @@ class Allocator(Case):
         self.assertFalse(self.asleep("of another user"))
 
     def test_a_graph_pool_needs_enable(self):
-        with self.raises(gpu_vmm.Unavailable, "enable()"), self.allocator.cudagraph_pool():
+        with self.raises(gpu_vmm.Unsupported, "enable()"), self.allocator.cudagraph_pool():
             pass
 
     @unittest.skipIf(fake_torch.NAME == "host", "the host does not run out of memory")

@@ -453,10 +453,10 @@ typedef void (*gpu_vmm_torch_visit)(void*, const gpu_vmm_torch_block*);
 #define GPU_VMM_OUT_OF_MEMORY 2
 
 // The process has too little free address space.
-#define GPU_VMM_OUT_OF_ADDRESSES 3
+#define GPU_VMM_OUT_OF_ADDRESS_SPACE 3
 
 // No driver library was found, or the driver is too old or does not support the call; the text names what was looked for.
-#define GPU_VMM_UNAVAILABLE 4
+#define GPU_VMM_UNSUPPORTED 4
 
 // No live block has the address, or no block has the tag. Freeing a block twice reports this.
 #define GPU_VMM_NOT_FOUND 5
@@ -737,7 +737,7 @@ gpu_vmm_status gpu_vmm_collect(const gpu_vmm_backend *backend,
 
 // Returns the granularity of memory with these properties: the unit of its size. Null properties mean the default.
 //
-// Returns GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNAVAILABLE if the driver has no such memory.
+// Returns GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNSUPPORTED if the driver has no such memory.
 //
 // # Safety
 //
@@ -848,7 +848,7 @@ void gpu_vmm_listener_free(gpu_vmm_listener *listener);
 //
 // From then on, the region's memory cannot be suspended or moved: the other process would keep the old memory.
 //
-// Returns GPU_VMM_PEER if no process connects in time, GPU_VMM_ACCESS_DENIED for one of another user, GPU_VMM_UNAVAILABLE for memory
+// Returns GPU_VMM_PEER if no process connects in time, GPU_VMM_ACCESS_DENIED for one of another user, GPU_VMM_UNSUPPORTED for memory
 // that was not created for it, and GPU_VMM_SUSPENDED.
 //
 // # Safety
@@ -975,7 +975,7 @@ gpu_vmm_status gpu_vmm_followed_next(const gpu_vmm_followed *followed,
 // Applies all changes that were received, after waiting for the devices if memory is unmapped. With `may_move`, the region moves if it
 // cannot grow in place; pointers into the old range are then invalid.
 //
-// Returns GPU_VMM_ADDRESS_TAKEN without `may_move`, GPU_VMM_OUT_OF_ADDRESSES, and GPU_VMM_BUSY for a capture. The region is then as
+// Returns GPU_VMM_ADDRESS_TAKEN without `may_move`, GPU_VMM_OUT_OF_ADDRESS_SPACE, and GPU_VMM_BUSY for a capture. The region is then as
 // before, and the caller can try again.
 //
 // # Safety
@@ -1055,7 +1055,7 @@ gpu_vmm_status gpu_vmm_region_unmap(const gpu_vmm_region *region,
 // hipMemSetAccess.
 //
 // Returns GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE,
-// GPU_VMM_SUSPENDED, and GPU_VMM_UNAVAILABLE if the driver gives the host no access.
+// GPU_VMM_SUSPENDED, and GPU_VMM_UNSUPPORTED if the driver gives the host no access.
 //
 // # Safety
 //
@@ -1120,7 +1120,7 @@ gpu_vmm_status gpu_vmm_region_remove_observer(const gpu_vmm_region *region, uint
 // Creates physical memory of at least `size` bytes, rounded up to the granularity. Null properties mean the default. Release it
 // with gpu_vmm_physical_release. CUDA: cuMemCreate; HIP: hipMemCreate.
 //
-// Returns GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNAVAILABLE if the driver has no such memory.
+// Returns GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNSUPPORTED if the driver has no such memory.
 //
 // # Safety
 //
@@ -1169,7 +1169,7 @@ gpu_vmm_status gpu_vmm_physical_same(const gpu_vmm_physical *physical, const gpu
 // Copies `size` bytes at `offset` to the host, whether or not the memory is mapped, and waits for the copy. Each call maps the
 // memory at addresses of its own: for many copies, map it in a region.
 //
-// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_OUT_OF_ADDRESSES.
+// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_OUT_OF_ADDRESS_SPACE.
 //
 // # Safety
 //
@@ -1181,7 +1181,7 @@ gpu_vmm_status gpu_vmm_physical_read(const gpu_vmm_physical *physical,
 
 // Copies `size` bytes of the host to `offset`, as gpu_vmm_physical_read does in the other direction.
 //
-// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_OUT_OF_ADDRESSES.
+// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_OUT_OF_ADDRESS_SPACE.
 //
 // # Safety
 //
@@ -1497,7 +1497,7 @@ gpu_vmm_status gpu_vmm_region_address(const gpu_vmm_region *region, uint64_t *ad
 
 // Returns whether the region is one plain allocation (cuMemAlloc, hipMalloc), because its device has no virtual memory management. The
 // region then has another address after it grows or shrinks, 0 while it is empty. Calls that keep an address while memory changes, map
-// memory or share it return GPU_VMM_UNAVAILABLE.
+// memory or share it return GPU_VMM_UNSUPPORTED.
 //
 // # Safety
 //
@@ -1628,7 +1628,7 @@ gpu_vmm_status gpu_vmm_region_copy(const gpu_vmm_region *to,
 // cuMemAddressReserve; HIP: hipMemAddressReserve.
 //
 // Returns GPU_VMM_ADDRESS_TAKEN if the addresses of GPU_VMM_PLACE_EXACT are not free, or if no restorable place is free;
-// GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESSES, GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNAVAILABLE for memory that the driver lacks.
+// GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNSUPPORTED for memory that the driver lacks.
 //
 // # Safety
 //
@@ -1655,7 +1655,7 @@ gpu_vmm_status gpu_vmm_region_granularity(const gpu_vmm_region *region, uint64_t
 // the new address, which `address` receives; it may be null. Pointers into the old range are then invalid, so the call fails while
 // a tensor of the region exists. It waits for the devices before it unmaps the old addresses.
 //
-// Returns GPU_VMM_OUT_OF_MEMORY, GPU_VMM_OUT_OF_ADDRESSES, GPU_VMM_SUSPENDED, GPU_VMM_BUSY for a tensor or if an observer refuses.
+// Returns GPU_VMM_OUT_OF_MEMORY, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_SUSPENDED, GPU_VMM_BUSY for a tensor or if an observer refuses.
 //
 // # Safety
 //
@@ -1667,7 +1667,7 @@ gpu_vmm_status gpu_vmm_region_grow_or_move(const gpu_vmm_region *region,
 // Exports memory as a new file descriptor, which the caller must close. The memory must have been created with
 // GPU_VMM_HANDLE_FD. Send the descriptor over a Unix socket (SCM_RIGHTS).
 //
-// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it. After an error `*fd` is -1.
+// Returns GPU_VMM_UNSUPPORTED for memory that was not created for it. After an error `*fd` is -1.
 //
 // # Safety
 //
@@ -1677,7 +1677,7 @@ gpu_vmm_status gpu_vmm_physical_export_fd(const gpu_vmm_physical *physical, int3
 // Imports memory from a file descriptor, which stays open and stays the caller's. `size` and `properties` must be those of the
 // exported memory: no driver reports them.
 //
-// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNAVAILABLE, or GPU_VMM_DRIVER for another kind of descriptor.
+// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNSUPPORTED, or GPU_VMM_DRIVER for another kind of descriptor.
 //
 // # Safety
 //
@@ -1691,7 +1691,7 @@ gpu_vmm_status gpu_vmm_physical_import_fd(const gpu_vmm_backend *backend,
 
 // Exports memory as a fabric handle. The memory must have been created with GPU_VMM_HANDLE_FABRIC.
 //
-// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it, or if the driver has no fabric handles.
+// Returns GPU_VMM_UNSUPPORTED for memory that was not created for it, or if the driver has no fabric handles.
 //
 // # Safety
 //
@@ -1700,7 +1700,7 @@ gpu_vmm_status gpu_vmm_physical_export_fabric(const gpu_vmm_physical *physical, 
 
 // Imports memory from a fabric handle. `size` and `properties` must be those of the exported memory: no driver reports them.
 //
-// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNAVAILABLE, or GPU_VMM_DRIVER for an invalid handle.
+// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNSUPPORTED, or GPU_VMM_DRIVER for an invalid handle.
 //
 // # Safety
 //
@@ -1717,7 +1717,7 @@ gpu_vmm_status gpu_vmm_physical_import_fabric(const gpu_vmm_backend *backend,
 //
 // From then on, the region's memory cannot be suspended or moved: other processes would keep the old memory.
 //
-// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it, GPU_VMM_SUSPENDED.
+// Returns GPU_VMM_UNSUPPORTED for memory that was not created for it, GPU_VMM_SUSPENDED.
 //
 // # Safety
 //
@@ -1728,7 +1728,7 @@ gpu_vmm_status gpu_vmm_region_offer(const gpu_vmm_region *region,
 
 // Offers physical memory to other processes, as gpu_vmm_region_offer offers a region.
 //
-// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it.
+// Returns GPU_VMM_UNSUPPORTED for memory that was not created for it.
 //
 // # Safety
 //
@@ -1860,7 +1860,7 @@ gpu_vmm_status gpu_vmm_region_snapshot(const gpu_vmm_region *region,
 // if its address is taken. The file may come from another process, device or vendor.
 //
 // Returns GPU_VMM_ADDRESS_TAKEN without `relocate`, GPU_VMM_FILE for a file that cannot be read or is no snapshot,
-// GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_UNAVAILABLE for memory that the driver lacks, and
+// GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_UNSUPPORTED for memory that the driver lacks, and
 // GPU_VMM_INVALID_ARGUMENT for a file with several regions or none.
 //
 // # Safety

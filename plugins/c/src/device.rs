@@ -14,7 +14,7 @@ use std::ffi::c_char;
 
 /// Returns the granularity of memory with these properties: the unit of its size. Null properties mean the default.
 ///
-/// Returns GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNAVAILABLE if the driver has no such memory.
+/// Returns GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNSUPPORTED if the driver has no such memory.
 ///
 /// # Safety
 ///

@@ -102,7 +102,7 @@ pub unsafe extern "C" fn gpu_vmm_listener_free(listener: *mut Listener) {
 ///
 /// From then on, the region's memory cannot be suspended or moved: the other process would keep the old memory.
 ///
-/// Returns GPU_VMM_PEER if no process connects in time, GPU_VMM_ACCESS_DENIED for one of another user, GPU_VMM_UNAVAILABLE for memory
+/// Returns GPU_VMM_PEER if no process connects in time, GPU_VMM_ACCESS_DENIED for one of another user, GPU_VMM_UNSUPPORTED for memory
 /// that was not created for it, and GPU_VMM_SUSPENDED.
 ///
 /// # Safety
@@ -409,7 +409,7 @@ pub unsafe extern "C" fn gpu_vmm_followed_next(
 /// Applies all changes that were received, after waiting for the devices if memory is unmapped. With `may_move`, the region moves if it
 /// cannot grow in place; pointers into the old range are then invalid.
 ///
-/// Returns GPU_VMM_ADDRESS_TAKEN without `may_move`, GPU_VMM_OUT_OF_ADDRESSES, and GPU_VMM_BUSY for a capture. The region is then as
+/// Returns GPU_VMM_ADDRESS_TAKEN without `may_move`, GPU_VMM_OUT_OF_ADDRESS_SPACE, and GPU_VMM_BUSY for a capture. The region is then as
 /// before, and the caller can try again.
 ///
 /// # Safety

@@ -80,7 +80,7 @@ pub unsafe extern "C" fn gpu_vmm_region_unmap(
 /// hipMemSetAccess.
 ///
 /// Returns GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE,
-/// GPU_VMM_SUSPENDED, and GPU_VMM_UNAVAILABLE if the driver gives the host no access.
+/// GPU_VMM_SUSPENDED, and GPU_VMM_UNSUPPORTED if the driver gives the host no access.
 ///
 /// # Safety
 ///

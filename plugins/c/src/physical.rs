@@ -25,7 +25,7 @@ unsafe impl Object for Physical {
 /// Creates physical memory of at least `size` bytes, rounded up to the granularity. Null properties mean the default. Release it
 /// with gpu_vmm_physical_release. CUDA: cuMemCreate; HIP: hipMemCreate.
 ///
-/// Returns GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNAVAILABLE if the driver has no such memory.
+/// Returns GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNSUPPORTED if the driver has no such memory.
 ///
 /// # Safety
 ///
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn gpu_vmm_physical_same(
 /// Copies `size` bytes at `offset` to the host, whether or not the memory is mapped, and waits for the copy. Each call maps the
 /// memory at addresses of its own: for many copies, map it in a region.
 ///
-/// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_OUT_OF_ADDRESSES.
+/// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_OUT_OF_ADDRESS_SPACE.
 ///
 /// # Safety
 ///
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn gpu_vmm_physical_read(
 
 /// Copies `size` bytes of the host to `offset`, as gpu_vmm_physical_read does in the other direction.
 ///
-/// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_OUT_OF_ADDRESSES.
+/// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_OUT_OF_ADDRESS_SPACE.
 ///
 /// # Safety
 ///

@@ -145,7 +145,7 @@ pub unsafe extern "C" fn gpu_vmm_region_address(region: *const Region, address: 
 
 /// Returns whether the region is one plain allocation (cuMemAlloc, hipMalloc), because its device has no virtual memory management. The
 /// region then has another address after it grows or shrinks, 0 while it is empty. Calls that keep an address while memory changes, map
-/// memory or share it return GPU_VMM_UNAVAILABLE.
+/// memory or share it return GPU_VMM_UNSUPPORTED.
 ///
 /// # Safety
 ///

@@ -82,7 +82,7 @@ impl RegionOptions {
 /// cuMemAddressReserve; HIP: hipMemAddressReserve.
 ///
 /// Returns GPU_VMM_ADDRESS_TAKEN if the addresses of GPU_VMM_PLACE_EXACT are not free, or if no restorable place is free;
-/// GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESSES, GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNAVAILABLE for memory that the driver lacks.
+/// GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNSUPPORTED for memory that the driver lacks.
 ///
 /// # Safety
 ///
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn gpu_vmm_region_granularity(region: *const Region, granu
 /// the new address, which `address` receives; it may be null. Pointers into the old range are then invalid, so the call fails while
 /// a tensor of the region exists. It waits for the devices before it unmaps the old addresses.
 ///
-/// Returns GPU_VMM_OUT_OF_MEMORY, GPU_VMM_OUT_OF_ADDRESSES, GPU_VMM_SUSPENDED, GPU_VMM_BUSY for a tensor or if an observer refuses.
+/// Returns GPU_VMM_OUT_OF_MEMORY, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_SUSPENDED, GPU_VMM_BUSY for a tensor or if an observer refuses.
 ///
 /// # Safety
 ///

@@ -64,7 +64,7 @@ fn by(number: u32) -> Answer<By> {
 /// Exports memory as a new file descriptor, which the caller must close. The memory must have been created with
 /// GPU_VMM_HANDLE_FD. Send the descriptor over a Unix socket (SCM_RIGHTS).
 ///
-/// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it. After an error `*fd` is -1.
+/// Returns GPU_VMM_UNSUPPORTED for memory that was not created for it. After an error `*fd` is -1.
 ///
 /// # Safety
 ///
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn gpu_vmm_physical_export_fd(physical: *const Physical, f
 /// Imports memory from a file descriptor, which stays open and stays the caller's. `size` and `properties` must be those of the
 /// exported memory: no driver reports them.
 ///
-/// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNAVAILABLE, or GPU_VMM_DRIVER for another kind of descriptor.
+/// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNSUPPORTED, or GPU_VMM_DRIVER for another kind of descriptor.
 ///
 /// # Safety
 ///
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn gpu_vmm_physical_import_fd(
 
 /// Exports memory as a fabric handle. The memory must have been created with GPU_VMM_HANDLE_FABRIC.
 ///
-/// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it, or if the driver has no fabric handles.
+/// Returns GPU_VMM_UNSUPPORTED for memory that was not created for it, or if the driver has no fabric handles.
 ///
 /// # Safety
 ///
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn gpu_vmm_physical_export_fabric(
 
 /// Imports memory from a fabric handle. `size` and `properties` must be those of the exported memory: no driver reports them.
 ///
-/// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNAVAILABLE, or GPU_VMM_DRIVER for an invalid handle.
+/// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNSUPPORTED, or GPU_VMM_DRIVER for an invalid handle.
 ///
 /// # Safety
 ///
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn gpu_vmm_physical_import_fabric(
 ///
 /// From then on, the region's memory cannot be suspended or moved: other processes would keep the old memory.
 ///
-/// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it, GPU_VMM_SUSPENDED.
+/// Returns GPU_VMM_UNSUPPORTED for memory that was not created for it, GPU_VMM_SUSPENDED.
 ///
 /// # Safety
 ///
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn gpu_vmm_region_offer(
 
 /// Offers physical memory to other processes, as gpu_vmm_region_offer offers a region.
 ///
-/// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it.
+/// Returns GPU_VMM_UNSUPPORTED for memory that was not created for it.
 ///
 /// # Safety
 ///

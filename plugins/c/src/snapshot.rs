@@ -43,7 +43,7 @@ pub unsafe extern "C" fn gpu_vmm_region_snapshot(
 /// if its address is taken. The file may come from another process, device or vendor.
 ///
 /// Returns GPU_VMM_ADDRESS_TAKEN without `relocate`, GPU_VMM_FILE for a file that cannot be read or is no snapshot,
-/// GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_UNAVAILABLE for memory that the driver lacks, and
+/// GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_UNSUPPORTED for memory that the driver lacks, and
 /// GPU_VMM_INVALID_ARGUMENT for a file with several regions or none.
 ///
 /// # Safety

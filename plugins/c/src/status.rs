@@ -18,9 +18,9 @@ pub const GPU_VMM_INVALID_ARGUMENT: Status = 1;
 /// The device is out of memory or the pool's budget is exhausted; the text of a pool's error has the pool's statistics.
 pub const GPU_VMM_OUT_OF_MEMORY: Status = 2;
 /// The process has too little free address space.
-pub const GPU_VMM_OUT_OF_ADDRESSES: Status = 3;
+pub const GPU_VMM_OUT_OF_ADDRESS_SPACE: Status = 3;
 /// No driver library was found, or the driver is too old or does not support the call; the text names what was looked for.
-pub const GPU_VMM_UNAVAILABLE: Status = 4;
+pub const GPU_VMM_UNSUPPORTED: Status = 4;
 /// No live block has the address, or no block has the tag. Freeing a block twice reports this.
 pub const GPU_VMM_NOT_FOUND: Status = 5;
 /// The memory is suspended.
@@ -90,7 +90,7 @@ impl From<Error> for Failure {
 fn of(error: &Error) -> Status {
     match error.kind() {
         ErrorKind::OutOfMemory => GPU_VMM_OUT_OF_MEMORY,
-        ErrorKind::OutOfAddressSpace => GPU_VMM_OUT_OF_ADDRESSES,
+        ErrorKind::OutOfAddressSpace => GPU_VMM_OUT_OF_ADDRESS_SPACE,
         ErrorKind::InvalidArgument => GPU_VMM_INVALID_ARGUMENT,
         ErrorKind::Unaligned => GPU_VMM_UNALIGNED,
         ErrorKind::OutOfRange => GPU_VMM_OUT_OF_RANGE,
@@ -101,7 +101,7 @@ fn of(error: &Error) -> Status {
         ErrorKind::NoSuchDevice => GPU_VMM_NO_SUCH_DEVICE,
         ErrorKind::PeerUnreachable => GPU_VMM_PEER_UNREACHABLE,
         ErrorKind::AccessDenied => GPU_VMM_ACCESS_DENIED,
-        ErrorKind::Unsupported => GPU_VMM_UNAVAILABLE,
+        ErrorKind::Unsupported => GPU_VMM_UNSUPPORTED,
         ErrorKind::Busy => GPU_VMM_BUSY,
         ErrorKind::Suspended => GPU_VMM_SUSPENDED,
         ErrorKind::Poisoned => GPU_VMM_POISONED,
@@ -154,10 +154,10 @@ mod tests {
             (Detail::ZeroSize, GPU_VMM_INVALID_ARGUMENT),
             (Detail::Unaligned { what: "offset", value: 1, granularity }, GPU_VMM_UNALIGNED),
             (Detail::OutOfRange { range, limit: Bytes(1) }, GPU_VMM_OUT_OF_RANGE),
-            (Detail::AddressSpaceExhausted { size: Bytes(1), limit: Bytes(1) }, GPU_VMM_OUT_OF_ADDRESSES),
+            (Detail::AddressSpaceExhausted { size: Bytes(1), limit: Bytes(1) }, GPU_VMM_OUT_OF_ADDRESS_SPACE),
             (
                 Detail::OutOfAddresses { requested: Bytes(1), advice: none(), source: source() },
-                GPU_VMM_OUT_OF_ADDRESSES,
+                GPU_VMM_OUT_OF_ADDRESS_SPACE,
             ),
             (Detail::AlreadyMapped { range, mapping: range }, GPU_VMM_ALREADY_MAPPED),
             (
@@ -173,7 +173,7 @@ mod tests {
                 Detail::NoAccess { device, offset: Bytes(1), have: Access::None, need: Access::Read },
                 GPU_VMM_ACCESS_DENIED,
             ),
-            (Detail::Unsupported { reason: none() }, GPU_VMM_UNAVAILABLE),
+            (Detail::Unsupported { reason: none() }, GPU_VMM_UNSUPPORTED),
             (Detail::Exported { count: 1 }, GPU_VMM_BUSY),
             (Detail::Suspended { address, reserved: Bytes(1) }, GPU_VMM_SUSPENDED),
             (Detail::Poisoned { range, cause: none() }, GPU_VMM_POISONED),

@@ -116,7 +116,7 @@ static void places(const gpu_vmm_backend *backend, uint64_t unit) {
     RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_reserve(backend, &options, &other));
     options.alignment = 0;
     options.size = UINT64_C(1) << 60;
-    RETURNS(GPU_VMM_OUT_OF_ADDRESSES, gpu_vmm_region_reserve(backend, &options, &other));
+    RETURNS(GPU_VMM_OUT_OF_ADDRESS_SPACE, gpu_vmm_region_reserve(backend, &options, &other));
 
     uint64_t reserved = 0, moved = 0, granularity = 0;
     CHECK(gpu_vmm_region_reserved(region, &reserved));

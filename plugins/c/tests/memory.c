@@ -14,7 +14,7 @@ static gpu_vmm_physical *create(const gpu_vmm_backend *backend, uint64_t size, u
     properties.handle_types = handle_types;
     gpu_vmm_physical *physical = NULL;
     const gpu_vmm_status status = gpu_vmm_physical_create(backend, &properties, size, &physical);
-    demand(status == GPU_VMM_OK || (handle_types != 0 && status == GPU_VMM_UNAVAILABLE), "memory is created");
+    demand(status == GPU_VMM_OK || (handle_types != 0 && status == GPU_VMM_UNSUPPORTED), "memory is created");
     return physical;
 }
 

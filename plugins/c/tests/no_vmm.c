@@ -1,5 +1,5 @@
 // A device without virtual memory management: regions move when they grow, pools serve blocks, and calls that need virtual memory
-// return GPU_VMM_UNAVAILABLE. The argument is the backend, none of whose devices may have virtual memory management.
+// return GPU_VMM_UNSUPPORTED. The argument is the backend, none of whose devices may have virtual memory management.
 
 #include "support.h"
 
@@ -39,9 +39,9 @@ static void regions(const gpu_vmm_backend *backend) {
     gpu_vmm_dlpack_delete(tensor, true);
     CHECK(gpu_vmm_region_grow(region, 32 * MIB));
 
-    RETURNS(GPU_VMM_UNAVAILABLE, gpu_vmm_region_suspend(region, "host", false, &size));
+    RETURNS(GPU_VMM_UNSUPPORTED, gpu_vmm_region_suspend(region, "host", false, &size));
     gpu_vmm_physical *memory = NULL;
-    RETURNS(GPU_VMM_UNAVAILABLE, gpu_vmm_physical_create(backend, NULL, 2 * MIB, &memory));
+    RETURNS(GPU_VMM_UNSUPPORTED, gpu_vmm_physical_create(backend, NULL, 2 * MIB, &memory));
     demand(strstr(gpu_vmm_last_error(), "has no virtual memory management") != NULL, "the error says why");
     gpu_vmm_region_free(region);
 }
@@ -54,7 +54,7 @@ static void pools(const gpu_vmm_backend *backend) {
     CHECK(gpu_vmm_free(pool, first));
     CHECK(gpu_vmm_alloc(pool, 9 * MIB, 0, NULL, &second));
     demand(second == first, "freed memory is used again");
-    RETURNS(GPU_VMM_UNAVAILABLE, gpu_vmm_suspend(pool, "", NULL, &bytes));
+    RETURNS(GPU_VMM_UNSUPPORTED, gpu_vmm_suspend(pool, "", NULL, &bytes));
     CHECK(gpu_vmm_free(pool, second));
     CHECK(gpu_vmm_trim(pool, 0, &bytes));
     demand(bytes == 10 * MIB, "trimming frees the allocation");

@@ -52,7 +52,7 @@ static inline gpu_vmm_status begin_exchange(caller *self) {
     }
     CHECK(gpu_vmm_listener_new(self->socket, &self->listener));
     if (!self->shared->frees_imports) {
-        return GPU_VMM_UNAVAILABLE;
+        return GPU_VMM_UNSUPPORTED;
     }
     demand(pthread_create(&thread, NULL, export_given, self) == 0, "a thread starts");
     const uint64_t reserve = below(self, 2) * size(self);

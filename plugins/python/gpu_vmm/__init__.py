@@ -25,7 +25,7 @@ from .errors import (
     NotFound,
     NotInstalled,
     NotMapped,
-    OutOfAddresses,
+    OutOfAddressSpace,
     OutOfMemory,
     OutOfRange,
     PeerError,
@@ -34,7 +34,7 @@ from .errors import (
     Status,
     Suspended,
     Unaligned,
-    Unavailable,
+    Unsupported,
 )
 from .pool import Block, BlockInfo, Pool
 from .results import BackendInfo, PoolSnapshot, PoolStats
@@ -44,7 +44,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessDenied", "AddressTaken", "AlreadyMapped", "Backend", "BackendInfo", "Block", "BlockInfo", "Busy", "DTypeLike",
     "DTypeName", "DeviceLost", "DeviceVec", "DriverError", "Error", "Exiting", "FileError", "Forked", "InternalError",
-    "InvalidArgument", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddresses", "OutOfMemory",
+    "InvalidArgument", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddressSpace", "OutOfMemory",
     "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats", "ReadOnlyVec", "Status",
-    "Suspended", "Unaligned", "Unavailable", "cupy", "open", "results", "torch", "vmm",
+    "Suspended", "Unaligned", "Unsupported", "cupy", "open", "results", "torch", "vmm",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from ._dtype import DType
 from ._handles import RegionHandle
 from ._library import check, library
 from ._values import Contents, unpack
-from .errors import InvalidArgument, OutOfAddresses, OutOfMemory
+from .errors import InvalidArgument, OutOfAddressSpace, OutOfMemory
 
 _PIECE = 1 << 20
 """The number of bytes that are copied at a time."""
@@ -112,7 +112,7 @@ class Elements:
         if more > needed:
             try:
                 return self._grow(more)
-            except (OutOfMemory, OutOfAddresses, InvalidArgument):
+            except (OutOfMemory, OutOfAddressSpace, InvalidArgument):
                 pass  # there may still be enough for `count` elements
         self._grow(needed)
 

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ._lock import Lock
 from ._signatures import FUNCTIONS as LOW_LEVEL
-from .errors import Unavailable, from_status
+from .errors import Unsupported, from_status
 
 VARIABLE = "GPU_VMM_C_LIBRARY"
 """The environment variable that names the library's file. It has precedence over the package's directory."""
@@ -125,18 +125,18 @@ _loaded: Optional[ctypes.CDLL] = None
 def find() -> str:
     """Returns the path of the library's file.
 
-    Raises Unavailable, which names the files and places that were tried.
+    Raises Unsupported, which names the files and places that were tried.
     """
     named = os.environ.get(VARIABLE)
     if named:
         if os.path.isfile(named):
             return os.path.abspath(named)
-        raise Unavailable(f"load gpu-vmm's library: {VARIABLE} is {named!r}, which is not a file")
+        raise Unsupported(f"load gpu-vmm's library: {VARIABLE} is {named!r}, which is not a file")
     folder = os.path.dirname(os.path.abspath(__file__))
     for pattern in _PATTERNS:
         for file in sorted(glob.glob(os.path.join(glob.escape(folder), pattern))):
             return file
-    raise Unavailable(
+    raise Unsupported(
         f"load gpu-vmm's library: there is no {', '.join(_PATTERNS)} in {folder}, and {VARIABLE} is not set; build it with "
         f"`cargo build --release -p gpu-vmm-c` and set {VARIABLE} to the file, or install the package on a machine with a Rust toolchain"
     )
@@ -171,12 +171,12 @@ def _load() -> ctypes.CDLL:
     try:
         loaded = ctypes.CDLL(path)
     except OSError as error:
-        raise Unavailable(f"load gpu-vmm's library: {path}: {error}") from error
+        raise Unsupported(f"load gpu-vmm's library: {path}: {error}") from error
     for name, (gives, takes) in _FUNCTIONS.items():
         try:
             function = getattr(loaded, name)
         except AttributeError as error:
-            raise Unavailable(f"load gpu-vmm's library: {path} has no function {name}; its version differs from the package's") from error
+            raise Unsupported(f"load gpu-vmm's library: {path} has no function {name}; its version differs from the package's") from error
         function.restype = gives
         function.argtypes = takes
     return loaded
@@ -185,7 +185,7 @@ def _load() -> ctypes.CDLL:
 def library() -> ctypes.CDLL:
     """Returns the library, which the first call loads.
 
-    Raises Unavailable if it cannot be found or loaded. The next call tries again.
+    Raises Unsupported if it cannot be found or loaded. The next call tries again.
     """
     global _loaded
     if _loaded is None:

@@ -17,7 +17,7 @@ import warnings
 from typing import Any, List, Sequence, Tuple
 
 from ._library import version
-from .errors import Unavailable
+from .errors import Unsupported
 
 _SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_torch_native")
 _FILE = "libgpu_vmm_torch.so"
@@ -31,7 +31,7 @@ _TIME_LIMIT = 900
 def build(torch: Any) -> str:
     """Returns the file of the class for this PyTorch, which the first call on a machine compiles.
 
-    Warns if PyTorch's allocator has functions that the class does not know. Raises Unavailable, which says what is missing, with the last
+    Warns if PyTorch's allocator has functions that the class does not know. Raises Unsupported, which says what is missing, with the last
     lines of a compiler that fails.
     """
     file = _built(torch)
@@ -106,7 +106,7 @@ def _source() -> str:
     """Returns the file that includes the others: PyTorch's headers take most of the time, and are read once."""
     file = os.path.join(_SOURCES, "class.cpp")
     if not os.path.isfile(file):
-        raise Unavailable(f"gpu_vmm.torch: the package has no {file}; install it again")
+        raise Unsupported(f"gpu_vmm.torch: the package has no {file}; install it again")
     return file
 
 
@@ -115,7 +115,7 @@ def _header_folder() -> str:
     for folder in (_SOURCES, os.path.normpath(os.path.join(_SOURCES, "..", "..", "..", "c", "include"))):
         if os.path.isfile(os.path.join(folder, "gpu_vmm.h")):
             return folder
-    raise Unavailable(f"gpu_vmm.torch: the package has no gpu_vmm.h in {_SOURCES}; install it again")
+    raise Unsupported(f"gpu_vmm.torch: the package has no gpu_vmm.h in {_SOURCES}; install it again")
 
 
 def _cuda_include(torch_folder: str) -> str:
@@ -127,7 +127,7 @@ def _cuda_include(torch_folder: str) -> str:
     for folder in folders:
         if os.path.isfile(os.path.join(folder, "cuda_runtime_api.h")):
             return folder
-    raise Unavailable(f"gpu_vmm.torch: there is no cuda_runtime_api.h in any of {', '.join(folders)}; set CUDA_HOME to a CUDA toolkit")
+    raise Unsupported(f"gpu_vmm.torch: there is no cuda_runtime_api.h in any of {', '.join(folders)}; set CUDA_HOME to a CUDA toolkit")
 
 
 def _standard(torch_folder: str) -> str:
@@ -146,14 +146,14 @@ def _compiler() -> List[str]:
     try:
         words = shlex.split(named)
     except ValueError as error:
-        raise Unavailable(f"gpu_vmm.torch: CXX={named!r} is no command: {error}") from None
+        raise Unsupported(f"gpu_vmm.torch: CXX={named!r} is no command: {error}") from None
     if words:
         return words
     for name in ("c++", "g++", "clang++"):
         found = shutil.which(name)
         if found:
             return [found]
-    raise Unavailable("gpu_vmm.torch: there is no C++ compiler (c++, g++ or clang++); install one, or set CXX to one")
+    raise Unsupported("gpu_vmm.torch: there is no C++ compiler (c++, g++ or clang++); install one, or set CXX to one")
 
 
 def _folder(torch: Any) -> str:
@@ -163,16 +163,16 @@ def _folder(torch: Any) -> str:
 def _defining_flags(torch: Any) -> List[str]:
     """Returns the flags that decide what the class is. They are the same on each machine with this PyTorch."""
     if getattr(torch.version, "hip", None):
-        raise Unavailable("gpu_vmm.torch: the allocator class is not available for PyTorch's ROCm builds")
+        raise Unsupported("gpu_vmm.torch: the allocator class is not available for PyTorch's ROCm builds")
     if not sys.platform.startswith("linux"):
-        raise Unavailable(f"gpu_vmm.torch: the allocator class is not available on {sys.platform}")
+        raise Unsupported(f"gpu_vmm.torch: the allocator class is not available on {sys.platform}")
     number = re.match(r"(\d+)\.(\d+)", torch.__version__)
     if number is None or (int(number[1]), int(number[2])) < (2, 6):
-        raise Unavailable(f"gpu_vmm.torch: the allocator class needs PyTorch 2.6 or later; this is {torch.__version__}")
+        raise Unsupported(f"gpu_vmm.torch: the allocator class needs PyTorch 2.6 or later; this is {torch.__version__}")
     folder = _folder(torch)
     for file in (os.path.join(folder, "include", "c10", "cuda", "CUDACachingAllocator.h"), os.path.join(folder, "lib", "libc10_cuda.so")):
         if not os.path.isfile(file):
-            raise Unavailable(f"gpu_vmm.torch: this PyTorch lacks {file}")
+            raise Unsupported(f"gpu_vmm.torch: this PyTorch lacks {file}")
     abi = int(bool(torch.compiled_with_cxx11_abi()))
     version_number = int(number[1]) * 100 + int(number[2])
     return [f"-std={_standard(folder)}", f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-DGPU_VMM_TORCH={version_number}"]
@@ -210,7 +210,7 @@ def _key(torch: Any) -> str:
     return re.sub(r"[^\w.+-]", "_", name)
 
 
-class _Failed(Unavailable):
+class _Failed(Unsupported):
     """A compiler that has reported errors."""
 
     def __init__(self, compiler: str, status: int, said: str) -> None:
@@ -293,6 +293,6 @@ def _run(command: List[str]) -> None:
             env={**os.environ, "LC_ALL": "C"},
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"gpu_vmm.torch: the compiler {command[0]} cannot be run: {error}") from error
+        raise Unsupported(f"gpu_vmm.torch: the compiler {command[0]} cannot be run: {error}") from error
     if done.returncode:
         raise _Failed(command[0], done.returncode, done.stdout.decode("utf-8", "replace"))

@@ -132,7 +132,7 @@ class Backend(Owner):
         granularity, whichever is larger. ``slack``: how far the memory held may exceed the largest amount ever needed at one time, in
         percent, before the pool maps free memory from elsewhere instead of creating new memory; None for 1, and for 7 once it serves several streams.
 
-        Raises InvalidArgument if there is no such device, Unavailable if it cannot be used.
+        Raises InvalidArgument if there is no such device, Unsupported if it cannot be used.
         """
         wanted = options(device, budget, keep, page, slack, scrub, debug)
         pointer = ctypes.c_void_p()
@@ -146,7 +146,7 @@ def open(name: Optional[str] = None) -> Backend:
     None opens the backend that the environment variable ``GPU_VMM_BACKEND`` names. If that is not set, None opens the backend whose driver
     library the process has already loaded, or else the best one.
 
-    Raises InvalidArgument for another name, Unavailable if the driver or gpu-vmm's library is missing, and Forked in a child of a process
+    Raises InvalidArgument for another name, Unsupported if the driver or gpu-vmm's library is missing, and Forked in a child of a process
     that has initialized the driver: host memory does not replace the GPU there.
     """
     return Backend(name)

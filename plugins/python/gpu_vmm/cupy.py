@@ -125,7 +125,7 @@ def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsInd
     that it keeps, None for all. A second call with the same settings does nothing. If memory is short, CuPy's callers get OutOfMemory, a
     MemoryError. Captures that begin with ``Stream.begin_capture`` are announced, so that no object that ends meanwhile invalidates them.
 
-    Raises NotInstalled without CuPy, Unavailable without a driver, Error if it is enabled with other settings.
+    Raises NotInstalled without CuPy, Unsupported without a driver, Error if it is enabled with other settings.
     """
     global _enabled
     cupy = _cupy()

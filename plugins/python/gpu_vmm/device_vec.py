@@ -180,7 +180,7 @@ class DeviceVec(_Shown):
 
     Any thread may use it; changes by several threads run one at a time. ``copy.copy`` and ``copy.deepcopy`` are :meth:`copy`.
 
-    Raises InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable.
+    Raises InvalidArgument, OutOfMemory, OutOfAddressSpace, Unsupported.
     """
 
     __slots__ = (

@@ -13,8 +13,8 @@ class Status(Number):
     OK = 0
     INVALID_ARGUMENT = 1
     OUT_OF_MEMORY = 2
-    OUT_OF_ADDRESSES = 3
-    UNAVAILABLE = 4
+    OUT_OF_ADDRESS_SPACE = 3
+    UNSUPPORTED = 4
     NOT_FOUND = 5
     SUSPENDED = 6
     FILE = 7
@@ -59,19 +59,19 @@ class OutOfMemory(Error, MemoryError):
     status: int = Status.OUT_OF_MEMORY
 
 
-class OutOfAddresses(Error):
+class OutOfAddressSpace(Error):
     """The process has too little free address space; freeing memory elsewhere would not help."""
 
-    status: int = Status.OUT_OF_ADDRESSES
+    status: int = Status.OUT_OF_ADDRESS_SPACE
 
 
-class Unavailable(Error):
+class Unsupported(Error):
     """No library or no device was found, or a driver or a package is too old; the text names what was looked for."""
 
-    status: int = Status.UNAVAILABLE
+    status: int = Status.UNSUPPORTED
 
 
-class NotInstalled(Unavailable, ImportError):
+class NotInstalled(Unsupported, ImportError):
     """The call needs a Python package that is not installed."""
 
 
@@ -153,7 +153,7 @@ class NotMapped(InvalidArgument):
     status: int = Status.NOT_MAPPED
 
 
-class AddressTaken(OutOfAddresses):
+class AddressTaken(OutOfAddressSpace):
     """The requested addresses are in use or cannot be reserved."""
 
     status: int = Status.ADDRESS_TAKEN
@@ -192,7 +192,7 @@ class PeerError(Error):
 _BY_STATUS: Dict[int, Type[Error]] = {
     int(kind.status): kind
     for kind in (
-        InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable, NotFound, Suspended, FileError, Busy, Forked,
+        InvalidArgument, OutOfMemory, OutOfAddressSpace, Unsupported, NotFound, Suspended, FileError, Busy, Forked,
         DeviceLost, DriverError, InternalError, Unaligned, OutOfRange, AlreadyMapped, NotMapped, AddressTaken, NoSuchDevice,
         PeerUnreachable, AccessDenied, Poisoned, PeerError, Exiting,
     )

@@ -210,7 +210,7 @@ class Pool(Owner):
     def alloc(self, size: SupportsIndex, alignment: SupportsIndex = 256, stream: SupportsIndex = 0) -> Block:
         """Allocates ``size`` bytes at a multiple of ``alignment`` bytes, a power of two. ``stream`` is the vendor's handle of a stream.
 
-        Raises InvalidArgument for a size of zero or a bad alignment, OutOfMemory with the pool's statistics, OutOfAddresses, and
+        Raises InvalidArgument for a size of zero or a bad alignment, OutOfMemory with the pool's statistics, OutOfAddressSpace, and
         Suspended if the tag sleeps.
         """
         bytes_, handle = unsigned("size", size), unsigned("stream", stream)

@@ -12,7 +12,7 @@ from test_vec import numpy
 HUGE = (-1, 1 << 63, (1 << 64) - 1, 1 << 64, 1 << 200)
 NO_NUMBERS = (math.nan, math.inf, 1.5, "1", b"1", None, [], object())
 # InternalError, a panic of the library, is not among them.
-REFUSED = (TypeError, ValueError, OverflowError, BufferError, MemoryError, gpu_vmm.OutOfAddresses, gpu_vmm.NotFound)
+REFUSED = (TypeError, ValueError, OverflowError, BufferError, MemoryError, gpu_vmm.OutOfAddressSpace, gpu_vmm.NotFound)
 
 
 class Abuse(Case):

@@ -68,7 +68,7 @@ class WithoutVirtualMemory(Case):
             for refused in (vec.suspend, lambda: vmm.PhysicalMemory(opened, 2 * MIB)):
                 try:
                     refused()
-                except gpu_vmm.Unavailable as error:
+                except gpu_vmm.Unsupported as error:
                     assert "has no virtual memory management" in str(error), error
                 else:
                     raise AssertionError("it was not refused")

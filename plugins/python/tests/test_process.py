@@ -17,11 +17,11 @@ class Processes(Case):
             for _ in range(2):
                 try:
                     gpu_vmm.open()
-                except gpu_vmm.Unavailable as error:
+                except gpu_vmm.Unsupported as error:
                     print(error.status, error)
             try:
                 gpu_vmm.DeviceVec()
-            except gpu_vmm.Unavailable:
+            except gpu_vmm.Unsupported:
                 print("goes on", gpu_vmm.__version__)
             """,
             GPU_VMM_C_LIBRARY="/nonexistent",
@@ -35,7 +35,7 @@ class Processes(Case):
             import gpu_vmm
             try:
                 gpu_vmm.open()
-            except gpu_vmm.Unavailable as error:
+            except gpu_vmm.Unsupported as error:
                 print(error)
             """,
             GPU_VMM_C_LIBRARY=__file__,
@@ -48,7 +48,7 @@ class Processes(Case):
             import gpu_vmm._library
             try:
                 print(gpu_vmm._library.find())
-            except gpu_vmm.Unavailable as error:
+            except gpu_vmm.Unsupported as error:
                 print(error)
             """,
             GPU_VMM_C_LIBRARY="",

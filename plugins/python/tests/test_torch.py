@@ -29,7 +29,7 @@ class Torch(Case):
                     call()
                     print("went through", call)
                 except ImportError as error:
-                    print(isinstance(error, gpu_vmm.Unavailable), error.status, error)
+                    print(isinstance(error, gpu_vmm.Unsupported), error.status, error)
             """
         )
         lines = said.splitlines()
@@ -45,7 +45,7 @@ class Torch(Case):
             fake_torch.install(cuda=None)
             try:
                 gpu_vmm.torch.enable()
-            except gpu_vmm.Unavailable as error:
+            except gpu_vmm.Unsupported as error:
                 print(error)
             """
         )
@@ -141,7 +141,7 @@ again.free()
             for call in gpu_vmm.torch.enable, inside:
                 try:
                     call()
-                except gpu_vmm.Unavailable as error:
+                except gpu_vmm.Unsupported as error:
                     print(error)
             assert ("change",) not in calls
             """

@@ -114,7 +114,7 @@ def why(kind):
         gpu_vmm.torch.mem_pool("weights")
     except kind as error:
         return str(error)
-assert "needs enable() with the allocator class" in why(gpu_vmm.Unavailable)
+assert "needs enable() with the allocator class" in why(gpu_vmm.Unsupported)
 gpu_vmm.torch.enable()
 library, identifier = gpu_vmm._library.library(), gpu_vmm._library.MempoolId(0, 1)
 # PyTorch's MemPool does so.
@@ -233,7 +233,7 @@ assert gpu_vmm.torch.enabled() and calls[-1] == ("change",), calls
 def why():
     try:
         _torch_build.build(torch)
-    except gpu_vmm.Unavailable as error:
+    except gpu_vmm.Unsupported as error:
         return str(error)
 print(why())
 os.environ["CUDA_HOME"] = "/nothing"

@@ -108,9 +108,9 @@ class Memory(Case):
             self.assertEqual(memory.read(0, 2), b"Sh")
         finally:
             os.close(number)
-        with self.raises(gpu_vmm.Unavailable):
+        with self.raises(gpu_vmm.Unsupported):
             vmm.PhysicalMemory(opened, unit).export_fd()
-        with self.raises(gpu_vmm.Unavailable):
+        with self.raises(gpu_vmm.Unsupported):
             vmm.PhysicalMemory(opened, unit).export_fabric()
 
 
@@ -162,7 +162,7 @@ class Mapped(Case):
         self.assertEqual(region.reserved % region.granularity, 0)
         with self.raises(gpu_vmm.AddressTaken):
             vmm.Region(opened, 2 * unit, placement=vmm.Placement.EXACT, address=region.address)
-        with self.raises(gpu_vmm.OutOfAddresses):
+        with self.raises(gpu_vmm.OutOfAddressSpace):
             vmm.Region(opened, 1 << 60)
         with self.assertRaises(ValueError):
             vmm.Region(opened, unit, placement=17)

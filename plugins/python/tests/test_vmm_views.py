@@ -100,7 +100,7 @@ class Views(Case):
             other.map(0, memory)
             other.set_access(0, memory.size, 0, vmm.Access.READ_WRITE)
             other.set_access(0, memory.size, vmm.HOST, vmm.Access.READ)
-        except gpu_vmm.Unavailable as error:
+        except gpu_vmm.Unsupported as error:
             self.assertTrue(str(error))
             return
         with self.raises(gpu_vmm.AccessDenied):

@@ -19,7 +19,7 @@ use crate::reservation::{
 use crate::share::{FabricHandle, gpu_vmm_physical_export_fd, gpu_vmm_physical_import_fd};
 use crate::snapshot::{gpu_vmm_region_restore, gpu_vmm_region_snapshot, gpu_vmm_snapshot_count};
 use crate::status::{
-    GPU_VMM_FILE, GPU_VMM_NOT_MAPPED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_UNALIGNED, GPU_VMM_UNAVAILABLE,
+    GPU_VMM_FILE, GPU_VMM_NOT_MAPPED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_UNALIGNED, GPU_VMM_UNSUPPORTED,
 };
 
 fn write(region: *const Region, offset: u64, bytes: &[u8]) -> Status {
@@ -179,7 +179,7 @@ fn a_region_lies_where_its_placement_says() {
         assert_eq!(reserve(&RegionOptions { memory, ..options(0) }), GPU_VMM_INVALID_ARGUMENT);
         assert!(last_error().starts_with("reserve: handle_types is 0x80000000; "), "{}", last_error());
         memory = Properties { location: GPU_VMM_LOCATION_HOST_NODE, ..of_device(0) };
-        assert_eq!(reserve(&RegionOptions { memory, ..options(0) }), GPU_VMM_UNAVAILABLE);
+        assert_eq!(reserve(&RegionOptions { memory, ..options(0) }), GPU_VMM_UNSUPPORTED);
         let options = options(GPU_VMM_PLACE_PREFER);
         let elsewhere = result(|place| gpu_vmm_region_reserve(backend, &raw const options, place));
         assert_ne!(result(|place| gpu_vmm_region_address(elsewhere, place)), address);
@@ -206,7 +206,7 @@ fn a_descriptor_is_imported_by_its_size_and_no_debug_text_shows_a_fabric_handle(
     // SAFETY: as above.
     unsafe {
         let private = physical(backend, &of_device(0), UNIT);
-        assert_eq!(gpu_vmm_physical_export_fd(private, &raw mut fd), GPU_VMM_UNAVAILABLE);
+        assert_eq!(gpu_vmm_physical_export_fd(private, &raw mut fd), GPU_VMM_UNSUPPORTED);
         assert_eq!(fd, -1, "no descriptor, which is not 0");
         let mut import = |size, fd| {
             gpu_vmm_physical_import_fd(backend, &raw const properties, size, fd, &raw mut imported)

@@ -26,7 +26,7 @@ use crate::sleep::{
     gpu_vmm_host_memory, gpu_vmm_is_suspended, gpu_vmm_resume, gpu_vmm_suspend, gpu_vmm_trim_host,
 };
 use crate::snapshot::{gpu_vmm_region_restore, gpu_vmm_snapshot_count};
-use crate::status::{GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_OUT_OF_MEMORY, GPU_VMM_UNAVAILABLE};
+use crate::status::{GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_OUT_OF_MEMORY, GPU_VMM_UNSUPPORTED};
 
 /// Calls a function with a place full of ones. It must refuse its arguments and set the place to zeros.
 #[track_caller]
@@ -194,9 +194,9 @@ fn memory_is_offered_as_it_was_created() {
     let mut offer = null_mut();
     // SAFETY: the objects are freed after their last use, and the places are writable.
     unsafe {
-        assert_eq!(gpu_vmm_physical_offer(backend, private, 0, &raw mut offer), GPU_VMM_UNAVAILABLE);
+        assert_eq!(gpu_vmm_physical_offer(backend, private, 0, &raw mut offer), GPU_VMM_UNSUPPORTED);
         let by_fabric = gpu_vmm_physical_offer(backend, shared, GPU_VMM_OFFER_BY_FABRIC, &raw mut offer);
-        assert_eq!(by_fabric, GPU_VMM_UNAVAILABLE);
+        assert_eq!(by_fabric, GPU_VMM_UNSUPPORTED);
         assert_eq!(gpu_vmm_physical_offer(backend, shared, 2, &raw mut offer), GPU_VMM_INVALID_ARGUMENT);
         assert!(
             last_error().starts_with("offer: by is 2; expected GPU_VMM_OFFER_BY_PROCESS (0"),
@@ -214,7 +214,7 @@ fn memory_is_offered_as_it_was_created() {
         assert_eq!(gpu_vmm_physical_read(imported, 11, found.as_mut_ptr().cast(), 5), GPU_VMM_OK);
         assert_eq!(&found, text);
         let mut handle = FabricHandle { bytes: [7; 64] };
-        assert_eq!(gpu_vmm_physical_export_fabric(shared, &raw mut handle), GPU_VMM_UNAVAILABLE);
+        assert_eq!(gpu_vmm_physical_export_fabric(shared, &raw mut handle), GPU_VMM_UNSUPPORTED);
         assert_eq!(handle.bytes, [0; 64]);
         let mut none = null_mut();
         let from_fabric = gpu_vmm_physical_import_fabric(
@@ -224,7 +224,7 @@ fn memory_is_offered_as_it_was_created() {
             &raw const handle,
             &raw mut none,
         );
-        assert_eq!(from_fabric, GPU_VMM_UNAVAILABLE);
+        assert_eq!(from_fabric, GPU_VMM_UNSUPPORTED);
         gpu_vmm_offer_free(offer);
         for memory in [shared, private, imported] {
             gpu_vmm_physical_release(memory);

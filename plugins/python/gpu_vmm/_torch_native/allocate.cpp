@@ -69,7 +69,7 @@ c10::DeviceIndex device_for_memory(int count) {
 
 // Returns whether memory or addresses are short. PyTorch's callers get the same error for both.
 bool is_short(gpu_vmm_status status) {
-  return status == GPU_VMM_OUT_OF_MEMORY || status == GPU_VMM_OUT_OF_ADDRESSES;
+  return status == GPU_VMM_OUT_OF_MEMORY || status == GPU_VMM_OUT_OF_ADDRESS_SPACE;
 }
 
 } // namespace

@@ -37,7 +37,7 @@ def enable() -> None:
 
     try:
         gpu_vmm.torch.enable()
-    except gpu_vmm.Unavailable:
+    except gpu_vmm.Unsupported:
         pass
     except gpu_vmm.Error as error:
         warnings.warn(f"gpu-vmm: PyTorch keeps its own allocator: {error}", RuntimeWarning, stacklevel=2)

@@ -19,7 +19,7 @@ from .._arguments import KEEP_NOTHING, Folder, text
 from .._handles import PoolHandle
 from .._library import MempoolId, address_of, check, find, library, version
 from ..backend import options
-from ..errors import Busy, Error, NotInstalled, Suspended, Unavailable
+from ..errors import Busy, Error, NotInstalled, Suspended, Unsupported
 from ..pool import Blocks, Pool
 from ..results import PoolStats
 
@@ -68,7 +68,7 @@ def _torch() -> Any:
     except ImportError as error:
         raise NotInstalled(f"gpu_vmm.torch: PyTorch cannot be imported: {error}") from error
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
-        raise Unavailable(f"gpu_vmm.torch: this PyTorch ({torch.__version__}) is built for neither CUDA nor ROCm")
+        raise Unsupported(f"gpu_vmm.torch: this PyTorch ({torch.__version__}) is built for neither CUDA nor ROCm")
     return torch
 
 
@@ -89,7 +89,7 @@ def _configure(torch: Any) -> None:
 def _has(torch: Any, owner: Any, name: str, needed: str) -> Any:
     found = getattr(owner, name, None)
     if found is None:
-        raise Unavailable(f"gpu_vmm.torch: PyTorch {torch.__version__} has no {name}; use PyTorch {needed} or later")
+        raise Unsupported(f"gpu_vmm.torch: PyTorch {torch.__version__} has no {name}; use PyTorch {needed} or later")
     return found
 
 
@@ -111,7 +111,7 @@ def enable(
     allocators serves the memory, and a warning lists what does not work then and how to get the class. If PyTorch's allocator has functions
     that the class does not know, a warning names them, and PyTorch's own allocator answers them.
 
-    Raises NotInstalled without PyTorch; Unavailable without a driver or if PyTorch is too old; Error if PyTorch has used a GPU
+    Raises NotInstalled without PyTorch; Unsupported without a driver or if PyTorch is too old; Error if PyTorch has used a GPU
     already, or if it is already served with other settings.
     """
     global _allocator, _configured, _settings
@@ -142,7 +142,7 @@ def _install(torch: Any) -> Any:
     if os.environ.get(CLASS, "on") != "off":
         try:
             return _install_class(_torch_build.build(torch))
-        except (Unavailable, OSError) as error:
+        except (Unsupported, OSError) as error:
             warnings.warn(f"{_WITHOUT_CLASS} {_elsewhere(torch)} The reason: {error}", RuntimeWarning, stacklevel=4)
     return _install_hook(torch)
 
@@ -159,7 +159,7 @@ def _install_class(file: str) -> Any:
     try:
         built = ctypes.CDLL(file)
     except OSError as error:
-        raise Unavailable(f"gpu_vmm.torch: {file} cannot be loaded; remove it to have it compiled again: {error}") from error
+        raise Unsupported(f"gpu_vmm.torch: {file} cannot be loaded; remove it to have it compiled again: {error}") from error
     reason = ctypes.create_string_buffer(512)
     install = built.gpu_vmm_torch_install
     install.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
@@ -205,7 +205,7 @@ def pool(tag: str) -> Iterator[None]:
     each tag on the current device; at most 64 tags. If pools are nested, the innermost one applies. Other threads, such as
     autograd's in ``backward()``, have tags of their own.
 
-    Raises NotInstalled; Unavailable if PyTorch has no MemPool (before 2.5); without :func:`enable`, Suspended if the tag sleeps.
+    Raises NotInstalled; Unsupported if PyTorch has no MemPool (before 2.5); without :func:`enable`, Suspended if the tag sleeps.
     """
     name = text("tag", tag)
     if enabled():
@@ -244,12 +244,12 @@ def pool(tag: str) -> Iterator[None]:
 def mem_pool(tag: str, **options_: Any) -> Any:
     """Returns a ``torch.cuda.MemPool`` of the current device whose memory gets this tag, for ``torch.cuda.use_mem_pool``.
 
-    Further arguments go to ``torch.cuda.MemPool``. Raises NotInstalled; Unavailable without :func:`enable` or without the allocator class.
+    Further arguments go to ``torch.cuda.MemPool``. Raises NotInstalled; Unsupported without :func:`enable` or without the allocator class.
     """
     torch = _torch()
     name = text("tag", tag)
     if not isinstance(_allocator, ctypes.CDLL):
-        raise Unavailable("mem_pool: needs enable() with the allocator class; use `with pool(tag):` without it")
+        raise Unsupported("mem_pool: needs enable() with the allocator class; use `with pool(tag):` without it")
     made = _has(torch, torch.cuda, "MemPool", "2.6")(**options_)
     check(library().gpu_vmm_torch_pool_tag(int(torch.cuda.current_device()), MempoolId(*made.id), name))
     return made

@@ -58,7 +58,7 @@ class Mappings(Closable):
         """Sets the access of a device, or of :data:`HOST`, to whole mappings. CUDA: cuMemSetAccess; HIP: hipMemSetAccess.
 
         If the device has another access already, the call waits for it first. Raises Unaligned, OutOfRange, NotMapped, NoSuchDevice,
-        PeerUnreachable, Suspended, and Unavailable if the driver gives the host no access.
+        PeerUnreachable, Suspended, and Unsupported if the driver gives the host no access.
         """
         first, bytes_, number = unsigned("offset", offset), unsigned("length", length), unsigned("device", device, 32)
         check(library().gpu_vmm_region_set_access(self._handle, first, bytes_, number, unsigned("access", access, 32)))

@@ -72,7 +72,7 @@ def devices(backend: Backend) -> List[Device]:
 
 
 def granularity(backend: Backend, properties: Properties = DEFAULT) -> int:
-    """Returns the unit of the sizes of memory with these properties. Raises NoSuchDevice, or Unavailable for memory that the driver lacks."""
+    """Returns the unit of the sizes of memory with these properties. Raises NoSuchDevice, or Unsupported for memory that the driver lacks."""
     unit = ctypes.c_uint64()
     check(library().gpu_vmm_granularity(checked(backend)._handle, pointer_to(properties), ctypes.byref(unit)))
     return unit.value

@@ -11,7 +11,7 @@ from .._library import check, library
 from .._number import Number
 from .._typing import Buffer
 from ..backend import Backend
-from ..errors import Unavailable
+from ..errors import Unsupported
 from ._bytes import room, source, target
 from ._closable import Closable
 from .device import checked
@@ -51,7 +51,7 @@ def _function(name: str) -> Any:
     """Returns a function that the library has on Linux."""
     found = getattr(library(), name, None)
     if found is None:
-        raise Unavailable(f"{name}: this system has no exchange of descriptors between processes; it needs Linux")
+        raise Unsupported(f"{name}: this system has no exchange of descriptors between processes; it needs Linux")
     return found
 
 
@@ -79,7 +79,7 @@ class Listener(Closable):
 
         ``user``: the number of the effective user that the process must have; None for this process's. Another user needs access to the
         path, which is created for this one alone (mode 0600). From then on, the region's memory cannot be suspended or moved. Raises
-        PeerError if no process connects in ``timeout`` seconds, AccessDenied for one of another user, Unavailable for memory that was not
+        PeerError if no process connects in ``timeout`` seconds, AccessDenied for one of another user, Unsupported for memory that was not
         created for it, and Suspended.
         """
         pointer, wait = ctypes.c_void_p(), _milliseconds(timeout)
@@ -173,7 +173,7 @@ class FollowedRegion(Closable):
     def apply(self, *, may_move: bool = False) -> None:
         """Applies all changes that were received, and moves the region if it cannot grow in place and ``may_move`` is true.
 
-        Raises AddressTaken, OutOfAddresses, and Busy for a capture. The region is then as before.
+        Raises AddressTaken, OutOfAddressSpace, and Busy for a capture. The region is then as before.
         """
         check(_function("gpu_vmm_followed_apply")(self._handle, bool(may_move)))
 

@@ -11,7 +11,7 @@ from .._library import check, library
 from .._signatures import FabricHandle, PropertiesStruct
 from .._typing import Buffer
 from ..backend import Backend
-from ..errors import InvalidArgument, Unavailable
+from ..errors import InvalidArgument, Unsupported
 from ._bytes import room, source, target
 from ._closable import Closable
 from .device import checked
@@ -25,7 +25,7 @@ class PhysicalMemory(Closable):
     Several objects can share one memory: the device gets it back when all are closed or collected and no region maps it. CUDA:
     cuMemCreate; HIP: hipMemCreate.
 
-    Raises OutOfMemory, NoSuchDevice, or Unavailable if the driver has no such memory.
+    Raises OutOfMemory, NoSuchDevice, or Unsupported if the driver has no such memory.
 
     Any thread may use it, and calls of several threads run at the same time.
     """
@@ -81,7 +81,7 @@ class PhysicalMemory(Closable):
         return same.value
 
     def read(self, offset: SupportsIndex, size: SupportsIndex) -> bytes:
-        """Returns ``size`` bytes, whether or not the memory is mapped. Raises OutOfRange, OutOfAddresses.
+        """Returns ``size`` bytes, whether or not the memory is mapped. Raises OutOfRange, OutOfAddressSpace.
 
         Each call maps the memory at addresses of its own: for many copies, map it in a region.
         """
@@ -91,14 +91,14 @@ class PhysicalMemory(Closable):
         return bytes(contents)
 
     def write(self, contents: Buffer, offset: SupportsIndex = 0) -> None:
-        """Copies bytes of the host to ``offset``, whether or not the memory is mapped. Raises OutOfRange, OutOfAddresses."""
+        """Copies bytes of the host to ``offset``, whether or not the memory is mapped. Raises OutOfRange, OutOfAddressSpace."""
         given, size = source(contents)
         check(library().gpu_vmm_physical_write(self._handle, unsigned("offset", offset), given, size))
 
     def export_fd(self) -> int:
         """Returns a new file descriptor of the memory, which the caller must close. Needs ``HandleTypes.FD``.
 
-        ``socket.send_fds`` sends it to another process. Raises Unavailable for memory that was not created for it.
+        ``socket.send_fds`` sends it to another process. Raises Unsupported for memory that was not created for it.
         """
         _check_descriptors()
         number = ctypes.c_int32()
@@ -112,7 +112,7 @@ class PhysicalMemory(Closable):
         """Imports memory from a file descriptor, which stays open and stays the caller's.
 
         ``size`` and ``properties`` must be those of the exported memory: no driver reports them. Raises Unaligned, NoSuchDevice,
-        Unavailable, or DriverError for another kind of descriptor.
+        Unsupported, or DriverError for another kind of descriptor.
         """
         _check_descriptors()
         wanted, pointer = pointer_to(properties), ctypes.c_void_p()
@@ -122,7 +122,7 @@ class PhysicalMemory(Closable):
         return cls._from(backend, pointer)
 
     def export_fabric(self) -> bytes:
-        """Returns a fabric handle, which any network can carry. Needs ``HandleTypes.FABRIC``. Raises Unavailable."""
+        """Returns a fabric handle, which any network can carry. Needs ``HandleTypes.FABRIC``. Raises Unsupported."""
         handle = FabricHandle()
         check(library().gpu_vmm_physical_export_fabric(self._handle, ctypes.byref(handle)))
         return bytes(handle)
@@ -133,7 +133,7 @@ class PhysicalMemory(Closable):
     ) -> PhysicalMemory:
         """Imports memory from a fabric handle; ``size`` and ``properties`` as for :meth:`import_fd`.
 
-        Raises Unaligned, NoSuchDevice, Unavailable, or DriverError for an invalid handle.
+        Raises Unaligned, NoSuchDevice, Unsupported, or DriverError for an invalid handle.
         """
         if len(handle) != ctypes.sizeof(FabricHandle):
             raise InvalidArgument(f"import memory: the fabric handle has {len(handle)} bytes; expected {ctypes.sizeof(FabricHandle)}")
@@ -148,7 +148,7 @@ class PhysicalMemory(Closable):
         return cls._from(backend, pointer)
 
     def offer(self, by: OfferBy = OfferBy.PROCESS) -> Offer:
-        """Offers the memory to other processes. Raises Unavailable for memory that was not created for it."""
+        """Offers the memory to other processes. Raises Unsupported for memory that was not created for it."""
         return offer_by("gpu_vmm_physical_offer", by, self._backend._handle, self._handle)
 
     @classmethod
@@ -166,4 +166,4 @@ class PhysicalMemory(Closable):
 
 def _check_descriptors() -> None:
     if not hasattr(library(), "gpu_vmm_physical_export_fd"):
-        raise Unavailable("export memory: this system has no file descriptors for memory")
+        raise Unsupported("export memory: this system has no file descriptors for memory")

@@ -36,8 +36,8 @@ class Region(Mappings, Contents):
     ``extend_by``: the least number of addresses that growth adds behind a full reservation; 0 for twice the size. ``guard``: the
     number of bytes of addresses to keep free on either side. ``portable``: whether every driver can restore the region at its address.
 
-    Any thread may use it; calls of several threads run one at a time. Raises AddressTaken, Unaligned, OutOfAddresses, NoSuchDevice, or
-    Unavailable for memory that the driver lacks.
+    Any thread may use it; calls of several threads run one at a time. Raises AddressTaken, Unaligned, OutOfAddressSpace, NoSuchDevice, or
+    Unsupported for memory that the driver lacks.
     """
 
     __slots__ = ()
@@ -91,7 +91,7 @@ class Region(Mappings, Contents):
         return size.value
 
     def grow(self, size: SupportsIndex) -> None:
-        """Grows in place to at least ``size`` bytes. No byte is copied. Raises OutOfMemory, OutOfAddresses, Suspended.
+        """Grows in place to at least ``size`` bytes. No byte is copied. Raises OutOfMemory, OutOfAddressSpace, Suspended.
 
         On a device without virtual memory management the region is copied to another address: read :attr:`address` again. It raises
         Busy there while a tensor of the region exists.
@@ -101,7 +101,7 @@ class Region(Mappings, Contents):
     def grow_or_move(self, size: SupportsIndex) -> int:
         """Grows to at least ``size`` bytes, at another address if the addresses behind the region are taken, and returns the address.
 
-        The same memory is mapped at the new address. Raises OutOfMemory, OutOfAddresses, Suspended, and Busy for a tensor or a buffer of
+        The same memory is mapped at the new address. Raises OutOfMemory, OutOfAddressSpace, Suspended, and Busy for a tensor or a buffer of
         the region or if an observer refuses.
         """
         address = ctypes.c_uint64()
@@ -174,7 +174,7 @@ class Region(Mappings, Contents):
         """Recreates a region from a file with exactly one, at its address, or elsewhere if that is taken and ``relocate`` is true.
 
         The file may come from another process, device or vendor. Raises AddressTaken, FileError, OutOfMemory, NoSuchDevice,
-        PeerUnreachable, Unavailable, and InvalidArgument for a file with several regions or none.
+        PeerUnreachable, Unsupported, and InvalidArgument for a file with several regions or none.
         """
         pointer, file = ctypes.c_void_p(), text("path", path_of(path))
         check(library().gpu_vmm_region_restore(checked(backend)._handle, file, bool(relocate), ctypes.byref(pointer)))
@@ -183,7 +183,7 @@ class Region(Mappings, Contents):
     def offer(self, by: OfferBy = OfferBy.PROCESS) -> Offer:
         """Offers the region as it is now to other processes. From then on its memory cannot be suspended or moved.
 
-        Raises Unavailable for memory that was not created for it, Suspended.
+        Raises Unsupported for memory that was not created for it, Suspended.
         """
         return offer_by("gpu_vmm_region_offer", by, self._handle)
 

@@ -2,7 +2,8 @@
 
 use crate::call::status;
 use crate::status::{
-    Answer, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_ADDRESSES, GPU_VMM_OUT_OF_MEMORY, Status,
+    Answer, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_OUT_OF_MEMORY,
+    Status,
 };
 use crate::texts::{check_place, clear, give_if_wanted};
 use crate::torch::graphs::MempoolId;
@@ -104,7 +105,9 @@ pub unsafe extern "C" fn gpu_vmm_torch_allocate_at_last(
         let stream = unsafe { Stream::from_raw(stream) };
         device.private.clear()?;
         match allocate(device, number as u8, Bytes(size), stream, place) {
-            Err(failure) if matches!(failure.status, GPU_VMM_OUT_OF_MEMORY | GPU_VMM_OUT_OF_ADDRESSES) => {
+            Err(failure)
+                if matches!(failure.status, GPU_VMM_OUT_OF_MEMORY | GPU_VMM_OUT_OF_ADDRESS_SPACE) =>
+            {
                 place.write(device.private.alloc_spare(Bytes(size), stream)?.ok_or(failure)?);
             }
             answer => drop(answer?),
