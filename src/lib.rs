@@ -23,7 +23,7 @@ mod open;
 pub use any::AnyMulticast;
 pub use any::{AnyBackend, AnyHandle, AnyReservation};
 pub use gpu_vmm_core::*;
-pub use open::Found;
+pub use open::OpenResult;
 
 #[cfg(feature = "cuda")]
 #[doc(inline)]

@@ -5,7 +5,7 @@ use gpu_vmm_core::{Backend, Detail, Error, ErrorKind, Operation, Result, Vendor}
 
 /// The result of opening one vendor's backend.
 #[derive(Debug)]
-pub struct Found {
+pub struct OpenResult {
     /// The vendor.
     pub vendor: Vendor,
     /// The backend, or the reason why it could not be opened.
@@ -61,8 +61,11 @@ impl AnyBackend {
 
     /// Opens every backend that is built in and returns the results in the order of [`AnyBackend::BUILT_IN`].
     #[must_use]
-    pub fn probe() -> Vec<Found> {
-        Self::BUILT_IN.iter().map(|vendor| Found { vendor: *vendor, backend: Self::open(*vendor) }).collect()
+    pub fn probe() -> Vec<OpenResult> {
+        Self::BUILT_IN
+            .iter()
+            .map(|vendor| OpenResult { vendor: *vendor, backend: Self::open(*vendor) })
+            .collect()
     }
 
     /// Returns the vendor that the environment variable [`GPU_VMM_BACKEND`](Self::VARIABLE) names, if it is set.
@@ -188,7 +191,7 @@ mod tests {
         let found = AnyBackend::probe();
         let vendors: Vec<Vendor> = found.iter().map(|found| found.vendor).collect();
         assert_eq!(vendors, AnyBackend::BUILT_IN, "those that cannot be opened too");
-        for Found { vendor, backend } in found {
+        for OpenResult { vendor, backend } in found {
             match backend {
                 Ok(backend) => assert_eq!(backend.vendor(), vendor),
                 Err(error) => assert!(!error.to_string().is_empty(), "{vendor} without a reason"),

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm::host::HostConfig;
-use gpu_vmm::share::{Allowed, By, Channel, Exporter, ImportOptions, Listener, Offer, Offered};
+use gpu_vmm::share::{Allowed, Channel, Exporter, ImportMethod, ImportOptions, Listener, Offer, Offered};
 use gpu_vmm::{Backend, Bytes, Detail, DeviceId, Properties, Region, WaitFor};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ fn put(folder: &Path, name: &str, bytes: &[u8]) {
 fn exporter(folder: &Path) {
     let backend = HostConfig::new().open().unwrap();
     let mut region = region(&backend);
-    let offered = Offered::new(&region, By::Process).unwrap();
+    let offered = Offered::new(&region, ImportMethod::Process).unwrap();
     put(folder, "offer", &offered.offer().to_bytes().unwrap());
     let listener = Listener::bind(folder.join("socket")).unwrap();
     put(folder, "ready", b"");

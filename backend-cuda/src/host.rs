@@ -21,7 +21,7 @@ pub(crate) fn no_access(operation: Operation) -> Error {
     Error::new(operation, Detail::Unsupported { reason: NO_HOST_ACCESS.to_owned() })
 }
 
-/// The location that names the CPU when access is set or queried, for any host memory: quirk `host-access-untold`. The node number
+/// The location that names the CPU when access is set or queried, for any host memory: quirk `host-access-not-reported`. The node number
 /// does not matter.
 pub(crate) const CPU: MemLocation = MemLocation { kind: LOCATION_HOST_NUMA, id: 0 };
 

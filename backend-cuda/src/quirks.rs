@@ -103,7 +103,7 @@ pub(crate) const QUIRKS: &[Quirk] = &[
         evidence: "H200, driver of CUDA 13.0: CUDA_ERROR_INVALID_VALUE for 2 MiB + 4096",
     },
     Quirk {
-        id: "host-access-untold",
+        id: "host-access-not-reported",
         from: ALWAYS,
         below: UNFIXED,
         effect: "cuMemGetAccess reports read and write for CU_MEM_LOCATION_TYPE_HOST, whatever access was set, even for \

@@ -15,7 +15,7 @@ use crate::driver::Driver;
 use crate::ffi::{self, hipError_t, hipMemAccessDesc};
 use crate::hsa;
 use crate::mappings::Mappings;
-use crate::quirks::{HOST_ACCESS_UNTOLD, OWNER_LAST, workaround_enabled};
+use crate::quirks::{HOST_ACCESS_NOT_REPORTED, OWNER_LAST, workaround_enabled};
 use gpu_vmm_core::{
     Access, AddressRange, Bytes, Detail, DeviceId, Error, Grant, OffsetRange, Operation, Result,
 };
@@ -77,7 +77,8 @@ impl MappedRange<'_> {
         for grant in peers.into_iter().chain(own) {
             self.set_and_note(run, grant)?;
         }
-        let told = |grant: &&Grant| !(grant.device.is_host() && workaround_enabled(&HOST_ACCESS_UNTOLD));
+        let told =
+            |grant: &&Grant| !(grant.device.is_host() && workaround_enabled(&HOST_ACCESS_NOT_REPORTED));
         for grant in grants.iter().filter(told) {
             self.verify(run.offset, *grant)?;
             self.verify(run.end() - Bytes(1), *grant)?;
@@ -148,7 +149,7 @@ impl MappedRange<'_> {
 /// Returns a device's access at an offset.
 ///
 /// Returns an error ([`is_invalid_value`](crate::error::is_invalid_value)) if nothing is mapped there, and for the
-/// host, whose access HIP does not report (quirk `host-access-untold`).
+/// host, whose access HIP does not report (quirk `host-access-not-reported`).
 pub(crate) fn get(
     driver: &Driver,
     operation: Operation,

@@ -17,7 +17,7 @@ pub(crate) use captures::{DEVICE_WAIT_SPOILS_CAPTURES, NULL_STREAM_SPOILS_CAPTUR
 use gpu_vmm_core::Quirk;
 #[cfg(unix)]
 pub(crate) use host::HOST_ACCESS_FAULTS;
-pub(crate) use host::{HOST_ACCESS_LEAVES_A_HOLE, HOST_ACCESS_UNTOLD};
+pub(crate) use host::{HOST_ACCESS_LEAVES_A_HOLE, HOST_ACCESS_NOT_REPORTED};
 pub(crate) use list::QUIRKS;
 use list::{
     ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, IMPORT_CHECKS_NOTHING, IMPORT_READS_LATER, IMPORT_UNKNOWN,

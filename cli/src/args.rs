@@ -241,7 +241,7 @@ the baselines are the backend's own operations, and malloc.
 With --torch the pool is also compared with PyTorch's caching allocator, called through its C interface: the folder is \
 that of its libraries, `python3 -c 'import torch; print(torch.__path__[0] + \"/lib\")'`.
 
-The exit status is 0, also if targets are missed, and 1 if something failed.";
+The exit status is 0, even if targets are missed, and 1 if something failed.";
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArguments {

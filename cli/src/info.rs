@@ -5,7 +5,7 @@ mod text;
 use crate::Answer;
 use crate::args::InfoArguments;
 use crate::output::Output;
-use gpu_vmm::{AnyBackend, Backend, Capability, Device, Found, Quirk};
+use gpu_vmm::{AnyBackend, Backend, Capability, Device, OpenResult, Quirk};
 use serde::Serialize;
 
 /// The result of `gpu-vmm info`, as `--json` prints it.
@@ -70,7 +70,7 @@ pub(crate) struct QuirkReport {
 
 pub(crate) fn run(asked: &InfoArguments) -> Answer {
     let found = match asked.backend.vendor() {
-        Some(vendor) => vec![Found { vendor, backend: AnyBackend::open(vendor) }],
+        Some(vendor) => vec![OpenResult { vendor, backend: AnyBackend::open(vendor) }],
         None => AnyBackend::probe(),
     };
     let backends = found.into_iter().map(backend).collect();
@@ -79,7 +79,7 @@ pub(crate) fn run(asked: &InfoArguments) -> Answer {
     if asked.json { output.json(&info) } else { text::print(&info, &mut output) }
 }
 
-fn backend(found: Found) -> BackendInfo {
+fn backend(found: OpenResult) -> BackendInfo {
     let name = found.vendor.name();
     match found.backend {
         Err(error) => BackendInfo {
@@ -163,7 +163,7 @@ mod tests {
     fn the_report_has_the_values_of_the_backend_and_of_each_device() {
         let opened: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).devices(2).open().unwrap().into();
         let taken = PhysicalMemory::create(&opened, Bytes::mib(6), Properties::on(DeviceId(1))).unwrap();
-        let report = super::backend(Found { vendor: Vendor::Host, backend: Ok(opened.clone()) });
+        let report = super::backend(OpenResult { vendor: Vendor::Host, backend: Ok(opened.clone()) });
         let (name, found, driver) = (report.backend, report.found, report.driver.unwrap());
         assert_eq!((name, found, report.error), ("host", true, None));
         let expected = opened.driver();
@@ -188,7 +188,7 @@ mod tests {
         }
         drop(taken);
         let plain: AnyBackend = HostConfig::new().without_virtual_memory().open().unwrap().into();
-        let report = super::backend(Found { vendor: Vendor::Host, backend: Ok(plain) });
+        let report = super::backend(OpenResult { vendor: Vendor::Host, backend: Ok(plain) });
         assert!(report.devices[0].no_virtual_memory.is_some());
     }
 
@@ -210,7 +210,7 @@ mod tests {
     fn a_backend_that_cannot_be_opened_has_the_reason_alone() {
         let detail = gpu_vmm::Detail::Unsupported { reason: "not here".to_owned() };
         let error = gpu_vmm::Error::new(gpu_vmm::Operation::Open, detail);
-        let report = super::backend(Found { vendor: Vendor::Hip, backend: Err(error) });
+        let report = super::backend(OpenResult { vendor: Vendor::Hip, backend: Err(error) });
         assert_eq!((report.backend, report.found, report.driver.is_none()), ("hip", false, true));
         assert_eq!(
             report.error.as_deref(),

@@ -6,7 +6,9 @@ use crate::Answer;
 use crate::args::SnapshotArguments;
 use crate::output::Output;
 use crate::progress::Progress;
-use gpu_vmm::snapshot::{Description, Earlier, MappingRecord, RegionRecord, SnapshotFile, SnapshotStats};
+use gpu_vmm::snapshot::{
+    BaseSnapshot, Description, MappingRecord, RegionRecord, SnapshotFile, SnapshotStats,
+};
 use gpu_vmm::{Access, AccessMap, Bytes, Error, Properties, Result};
 use serde::Serialize;
 
@@ -156,8 +158,8 @@ impl Report {
     }
 }
 
-impl From<&Earlier> for FileReport {
-    fn from(earlier: &Earlier) -> Self {
+impl From<&BaseSnapshot> for FileReport {
+    fn from(earlier: &BaseSnapshot) -> Self {
         Self { file: earlier.file.clone(), id: earlier.id.to_string() }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::chunk::Chunk;
 use crate::classes::{SMALL_CLASSES, size_of};
-use crate::error::OutOf;
+use crate::error::ExhaustedResource;
 use crate::frames::{FrameIndex, Frames};
 use crate::history::History;
 use crate::ongoing::Ongoing;
@@ -69,7 +69,7 @@ pub(crate) enum Shortage {
     /// No address range has room: the caller must reserve one for this request.
     Space(Request),
     /// There is too little memory.
-    Memory(OutOf),
+    Memory(ExhaustedResource),
     /// There are too few addresses: the number in use, and the number reserved.
     Addresses { used: u64, reserved: u64 },
     /// The tag is suspended.

@@ -21,7 +21,7 @@ pub enum PoolError {
         /// The pool's statistics.
         stats: Box<PoolStats>,
         /// The limit that was reached: the driver's error, or the budget.
-        source: Box<OutOf>,
+        source: Box<ExhaustedResource>,
     },
     /// There are no addresses left, though there may be memory.
     #[error(
@@ -79,18 +79,18 @@ pub enum PoolError {
         undo: Box<Error>,
     },
     /// No memory has this tag.
-    #[error("no memory is tagged {tag:?}; existing tags: {there}")]
+    #[error("no memory is tagged {tag:?}; existing tags: {existing}")]
     NoSuchTag {
         /// The tag.
         tag: Box<str>,
         /// The existing tags.
-        there: String,
+        existing: String,
     },
 }
 
 /// The resource that was exhausted.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum OutOf {
+pub enum ExhaustedResource {
     /// The driver's memory.
     #[error("{0}")]
     Driver(Error),
@@ -115,8 +115,8 @@ impl ExtensionError for PoolError {
     fn driver_error(&self) -> Option<&DriverError> {
         match self {
             Self::OutOfMemory { source, .. } => match &**source {
-                OutOf::Driver(error) => error.driver_error(),
-                OutOf::Budget(_) | OutOf::BudgetOfEnvironment(_) => None,
+                ExhaustedResource::Driver(error) => error.driver_error(),
+                ExhaustedResource::Budget(_) | ExhaustedResource::BudgetOfEnvironment(_) => None,
             },
             Self::SuspendedInPart { source, .. } => source.driver_error(),
             _ => None,
@@ -147,11 +147,11 @@ mod tests {
             limit: Bytes::mib(9),
             stats: stats.clone(),
         };
-        let none = PoolError::NoSuchTag { tag: tag(), there: "weights".to_owned() };
+        let none = PoolError::NoSuchTag { tag: tag(), existing: "weights".to_owned() };
         let (address, inside) = (Address(0x7000), Some(Address(0x6000)));
         let rows: [(PoolError, ErrorKind, &[&str]); 6] = [
             (
-                out_of(OutOf::Budget(Bytes::mib(4))),
+                out_of(ExhaustedResource::Budget(Bytes::mib(4))),
                 ErrorKind::OutOfMemory,
                 &["3 MiB", "device 2", "\"kv\"", "4 MiB"],
             ),
@@ -187,7 +187,7 @@ mod tests {
             ["FULL", "5 MiB", "\"kv\"", "resume the tag"].iter().all(|word| text.contains(word)),
             "{text}"
         );
-        let error = out_of(OutOf::Driver(driver));
+        let error = out_of(ExhaustedResource::Driver(driver));
         assert_eq!(error.driver_error().map(|error| error.code), Some(2));
         assert!(error.to_string().contains("FULL"), "{error}");
     }

@@ -131,7 +131,7 @@ mod waits;
 
 pub use block::{Block, BlockInfo};
 pub use builder::PoolBuilder;
-pub use error::{OutOf, PoolError};
+pub use error::{ExhaustedResource, PoolError};
 pub use fence::Fence;
 pub use pool::Pool;
 pub use pool_stream::PoolStream;

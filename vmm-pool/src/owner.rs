@@ -1,7 +1,7 @@
 //! State that ends with the last clone of a pool, although blocks may live on.
 
 use crate::core::{Core, Shortage};
-use crate::error::OutOf;
+use crate::error::ExhaustedResource;
 use crate::kept_blocks::KeptBlocks;
 use crate::settings::Callbacks;
 use crate::shared::Inner;
@@ -134,7 +134,9 @@ impl<B: Backend> Owner<B> {
             Err(error) => return error,
         };
         let source_of = |source| match source {
-            OutOf::Budget(budget) if of_environment => OutOf::BudgetOfEnvironment(budget),
+            ExhaustedResource::Budget(budget) if of_environment => {
+                ExhaustedResource::BudgetOfEnvironment(budget)
+            }
             source => source,
         };
         match shortage {
@@ -175,7 +177,7 @@ impl<B: Backend> Owner<B> {
                         device,
                         tag: name,
                         stats,
-                        source: Box::new(source_of(OutOf::Budget(budget))),
+                        source: Box::new(source_of(ExhaustedResource::Budget(budget))),
                     },
                 )
             }

@@ -6,7 +6,7 @@
 
 use crate::chunk::Chunk;
 use crate::core::{Core, Request, Shortage};
-use crate::error::OutOf;
+use crate::error::ExhaustedResource;
 use crate::shared::Inner;
 use crate::space::{Group, Space, Spot};
 use gpu_vmm_core::extend::{check_virtual_memory, pool_memory};
@@ -62,11 +62,13 @@ impl<B: Backend> Core<B> {
     fn expect_chunk(&mut self, request: Request) -> Result<u64, Shortage> {
         let budget = self.settings.budget;
         let size = request.size.checked_next_multiple_of(self.page);
-        let size = size.filter(|size| *size <= budget.0).ok_or(Shortage::Memory(OutOf::Budget(budget)))?;
+        let size = size
+            .filter(|size| *size <= budget.0)
+            .ok_or(Shortage::Memory(ExhaustedResource::Budget(budget)))?;
         self.space_index(self.vacant_space())?;
         while self.held() > budget.0 - size {
             if !self.release_a_chunk(self.held() - (budget.0 - size)) {
-                return Err(Shortage::Memory(OutOf::Budget(budget)));
+                return Err(Shortage::Memory(ExhaustedResource::Budget(budget)));
             }
         }
         self.coming += size / self.page;
@@ -180,7 +182,7 @@ impl<'a, B: Backend> NewChunk<'a, B> {
                 Err(error) => {
                     let mut core = inner.core(OPERATION)?;
                     if !core.release_a_chunk(size) {
-                        return Err(Shortage::Memory(OutOf::Driver(error)));
+                        return Err(Shortage::Memory(ExhaustedResource::Driver(error)));
                     }
                     core.calls.create += 1;
                 }

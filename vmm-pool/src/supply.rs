@@ -3,7 +3,7 @@
 
 use crate::Pool;
 use crate::core::{Core, Request, Shortage};
-use crate::error::OutOf;
+use crate::error::ExhaustedResource;
 use crate::frames::{FrameIndex, PageAddress};
 use crate::mapping::Mapping;
 use crate::owner::Owner;
@@ -139,7 +139,9 @@ impl<'a, B: Backend> Supply<'_, 'a, B> {
             core = locked;
             match refused {
                 Some(error) if !error.is_out_of_memory() => return Err(error.into()),
-                Some(error) if self.chosen.is_last => return Err(Shortage::Memory(OutOf::Driver(error))),
+                Some(error) if self.chosen.is_last => {
+                    return Err(Shortage::Memory(ExhaustedResource::Driver(error)));
+                }
                 Some(_) => self.chosen.is_refused = true,
                 None => {}
             }
@@ -208,7 +210,7 @@ impl<B: Backend> Core<B> {
         let room = (budget.0.saturating_sub(self.held()) / self.page) as usize;
         let beyond = count.saturating_sub(room);
         match self.free_frames(beyond, request).len() < beyond {
-            true => Err(Shortage::Memory(OutOf::Budget(budget))),
+            true => Err(Shortage::Memory(ExhaustedResource::Budget(budget))),
             false => Ok(()),
         }
     }
@@ -237,7 +239,7 @@ impl<B: Backend> Core<B> {
         }
         let missing = chosen.count - chosen.frames.len();
         if missing as u64 > budget.0.saturating_sub(held) / self.page {
-            return Err(Shortage::Memory(OutOf::Budget(budget)));
+            return Err(Shortage::Memory(ExhaustedResource::Budget(budget)));
         }
         chosen.is_last = true;
         Ok(missing)
@@ -320,7 +322,7 @@ impl<B: Backend> Pool<B> {
         (settled, turn): (bool, &mut Option<Mapping<'a, B>>),
     ) -> Result<(CoreGuard<'a, B>, Piece, StreamIndex), Shortage> {
         let budget = core.settings.budget;
-        let size = rounded(request.size).ok_or(Shortage::Memory(OutOf::Budget(budget)))?;
+        let size = rounded(request.size).ok_or(Shortage::Memory(ExhaustedResource::Budget(budget)))?;
         let request = Request { size, ..request };
         let retired = core.streams.retired;
         let piece = match core.take(request, settled) {

@@ -6,7 +6,7 @@
 
 use crate::away::{Away, Part};
 use crate::core::{Core, Shortage};
-use crate::error::OutOf;
+use crate::error::ExhaustedResource;
 use crate::mapping::Mapping;
 use crate::shared::{CoreGuard, Inner};
 use crate::tags::{Tag, TagState};
@@ -272,8 +272,8 @@ impl<B: Backend> Pool<B> {
 }
 
 fn no_such_tag<B: Backend>(core: &Core<B>, operation: Operation, name: &str) -> Error {
-    let there: Vec<_> = core.tags.iter().map(|tag| format!("{:?}", tag.name)).collect();
-    Error::of_extension(operation, PoolError::NoSuchTag { tag: name.into(), there: there.join(", ") })
+    let existing: Vec<_> = core.tags.iter().map(|tag| format!("{:?}", tag.name)).collect();
+    Error::of_extension(operation, PoolError::NoSuchTag { tag: name.into(), existing: existing.join(", ") })
 }
 
 /// A suspension or a resume of a tag: the only one until it is dropped.
@@ -353,7 +353,7 @@ impl<'a, B: Backend> Mapping<'a, B> {
             return Ok(core);
         }
         let budget = core.settings.budget;
-        let shortage = Shortage::Memory(OutOf::Budget(budget));
+        let shortage = Shortage::Memory(ExhaustedResource::Budget(budget));
         let Some(most) = budget.0.checked_sub(memory.0) else { return Err(shortage) };
         if core.held() > most {
             let used = core.held() - core.frames.free() as u64 * core.page;

@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// A message was cut, too long, of another version, out of turn, or inconsistent with earlier ones. The exchange is over.
+    /// A message was truncated, too long, out of sequence, or inconsistent with earlier ones. The exchange is over.
     #[error("the other process sent an invalid message: {why}")]
     BadMessage {
         /// What is wrong with the message.

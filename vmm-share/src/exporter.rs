@@ -74,7 +74,7 @@ pub struct Exporter<B: Backend> {
 /// The reason why no more messages are sent.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    By(ReleaseOutcome),
+    Outcome(ReleaseOutcome),
     /// A message could not be sent whole, or an invalid one was received.
     Broken,
 }
@@ -178,7 +178,7 @@ impl<B: Backend> Exporter<B> {
         let operation = Operation::WaitReleased;
         let wait = Wait::new(operation, "report that the memory was released", wait);
         self.receive_until(&wait, |it| match it.end {
-            Some(End::By(how)) => Ok(Some(how)),
+            Some(End::Outcome(how)) => Ok(Some(how)),
             _ => Ok(None),
         })
     }
@@ -220,9 +220,9 @@ impl<B: Backend> Exporter<B> {
     fn check_open(&self, operation: Operation) -> Result<()> {
         let why = match self.end {
             None => return Ok(()),
-            Some(End::By(ReleaseOutcome::Released)) => "it has released the memory",
-            Some(End::By(ReleaseOutcome::Kept)) => "it keeps the memory and has ended the exchange",
-            Some(End::By(ReleaseOutcome::Gone)) => "",
+            Some(End::Outcome(ReleaseOutcome::Released)) => "it has released the memory",
+            Some(End::Outcome(ReleaseOutcome::Kept)) => "it keeps the memory and has ended the exchange",
+            Some(End::Outcome(ReleaseOutcome::Gone)) => "",
             Some(End::Broken) => "the exchange has ended with an error",
         };
         Err(Error::of_extension(operation, PeerError::Gone { why: why.to_owned() }))
@@ -249,7 +249,7 @@ impl<B: Backend> Exporter<B> {
             .and_then(|(message, _)| self.handle(wait.operation, message));
         match received {
             Err(error) if matches!(error.extension(), Some(PeerError::Gone { .. })) => {
-                self.end = Some(End::By(ReleaseOutcome::Gone))
+                self.end = Some(End::Outcome(ReleaseOutcome::Gone))
             }
             Err(error) => {
                 if !matches!(error.extension(), Some(PeerError::TimedOut { .. })) {
@@ -275,8 +275,8 @@ impl<B: Backend> Exporter<B> {
                 );
                 return Err(Error::of_extension(operation, PeerError::BadMessage { why }));
             }
-            Message::Released => self.end = Some(End::By(ReleaseOutcome::Released)),
-            Message::Kept => self.end = Some(End::By(ReleaseOutcome::Kept)),
+            Message::Released => self.end = Some(End::Outcome(ReleaseOutcome::Released)),
+            Message::Kept => self.end = Some(End::Outcome(ReleaseOutcome::Kept)),
             other => return out_of_turn(operation, &other, "an answer"),
         }
         Ok(())
@@ -304,7 +304,7 @@ impl<B: Backend> AsRawFd for Exporter<B> {
 
 fn end_of(error: &Error) -> End {
     match error.extension() {
-        Some(PeerError::Gone { .. }) => End::By(ReleaseOutcome::Gone),
+        Some(PeerError::Gone { .. }) => End::Outcome(ReleaseOutcome::Gone),
         _ => End::Broken,
     }
 }

@@ -80,7 +80,7 @@ pub use import::ImportOptions;
 pub use importer::{Change, Event, ImportedRegion};
 #[cfg(target_os = "linux")]
 pub use listener::Listener;
-pub use offer::{By, Offer, Offered};
+pub use offer::{ImportMethod, Offer, Offered};
 #[cfg(windows)]
 pub mod win32;
 

@@ -24,7 +24,7 @@ const MAX_BYTES: usize = 32 << 20;
 
 /// The means by which another process imports the memory of an offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum By {
+pub enum ImportMethod {
     /// By fabric handles, for processes on all machines of a fabric. The memory must have been created
     /// [for them](gpu_vmm_core::HandleTypes::FABRIC).
     Fabric,
@@ -77,7 +77,7 @@ impl<B: Backend> Offered<B> {
     ///
     /// [`Detail::Unsupported`] for memory that was not created for it, or if a device has no UUID; [`Detail::Poisoned`]; errors
     /// of the driver or the system.
-    pub fn new(region: &Region<B>, by: By) -> Result<Self> {
+    pub fn new(region: &Region<B>, by: ImportMethod) -> Result<Self> {
         let operation = Operation::Offer;
         span!(Offer, address = %region.address(), bytes = region.mapped().0);
         let changes = ExporterState::new().changes(operation, region)?;
@@ -90,7 +90,7 @@ impl<B: Backend> Offered<B> {
     /// # Errors
     ///
     /// Those of [`Offered::new`], and [`Detail::ForeignHandle`].
-    pub fn of_memory(backend: &B, memory: &PhysicalMemory<B>, by: By) -> Result<Self> {
+    pub fn of_memory(backend: &B, memory: &PhysicalMemory<B>, by: ImportMethod) -> Result<Self> {
         let operation = Operation::OfferMemory;
         memory.check_belongs_to(operation, backend)?;
         span!(OfferMemory, bytes = memory.size().0);
@@ -109,17 +109,17 @@ impl<B: Backend> Offered<B> {
         backend: &B,
         claim: Claim,
         memory: Vec<PhysicalMemory<B>>,
-        by: By,
+        by: ImportMethod,
     ) -> Result<Self> {
         let Claim { base, end, pieces, mappings, .. } = claim;
         #[cfg(target_os = "linux")]
         let mut descriptors = Vec::new();
         let handles = match by {
-            By::Fabric => {
+            ImportMethod::Fabric => {
                 Handles::Fabric(memory.iter().map(PhysicalMemory::export_fabric).collect::<Result<_>>()?)
             }
             #[cfg(target_os = "linux")]
-            By::Process => {
+            ImportMethod::Process => {
                 descriptors = memory.iter().map(PhysicalMemory::export).collect::<Result<Vec<OwnedFd>>>()?;
                 let tokens = descriptors.iter().map(|fd| pidfd::of_this(operation, fd.as_fd()));
                 Handles::Process(tokens.collect::<Result<_>>()?)

@@ -134,7 +134,7 @@ impl Offer {
 /// # Errors
 ///
 /// [`PeerError::Gone`] if the process has ended; otherwise errors of Windows, for example if this process may not open it.
-pub fn give(handle: BorrowedHandle<'_>, to: ProcessId) -> Result<Given> {
+pub fn give(handle: BorrowedHandle<'_>, to: ProcessId) -> Result<DuplicatedHandle> {
     const OPERATION: Operation = Operation::DuplicateHandle;
     let receiver = to.open(OPERATION)?;
     let source = handle.as_raw_handle();
@@ -145,21 +145,21 @@ pub fn give(handle: BorrowedHandle<'_>, to: ProcessId) -> Result<Given> {
         let context = format!("handle {:#x} to process {}", source.addr(), to.pid);
         failed(OPERATION, "DuplicateHandle", &error, context)
     })?;
-    Ok(Given { receiver, value: made.addr() as u64 })
+    Ok(DuplicatedHandle { receiver, value: made.addr() as u64 })
 }
 
 /// A handle in another process, which does not know its number yet.
 ///
-/// Send that process the [number](Given::value), then call [`Given::delivered`]. Dropping this before closes the handle there,
+/// Send that process the [number](DuplicatedHandle::value), then call [`DuplicatedHandle::delivered`]. Dropping this before closes the handle there,
 /// so that it does not leak if sending fails. Any thread may have it.
 #[derive(Debug)]
 #[must_use]
-pub struct Given {
+pub struct DuplicatedHandle {
     receiver: OwnedHandle,
     value: u64,
 }
 
-impl Given {
+impl DuplicatedHandle {
     /// Returns the handle's number in the receiver.
     #[must_use]
     pub const fn value(&self) -> u64 {
@@ -172,7 +172,7 @@ impl Given {
     }
 }
 
-impl Drop for Given {
+impl Drop for DuplicatedHandle {
     fn drop(&mut self) {
         if self.value == 0 {
             return;

@@ -50,7 +50,7 @@ mod write;
 
 pub use capture::Snapshot;
 pub use description::{
-    Description, DeviceRecord, Earlier, MappingRecord, MemoryRecord, RegionRecord, SnapshotId,
+    BaseSnapshot, Description, DeviceRecord, MappingRecord, MemoryRecord, RegionRecord, SnapshotId,
 };
 pub use error::SnapshotError;
 pub use file::SnapshotFile;

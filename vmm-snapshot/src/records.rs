@@ -2,7 +2,7 @@
 //! change elsewhere in the library does not change the file.
 
 use crate::format::MAX_HEAD;
-use crate::{Description, DeviceRecord, Earlier, MappingRecord, MemoryRecord, RegionRecord, SnapshotId};
+use crate::{BaseSnapshot, Description, DeviceRecord, MappingRecord, MemoryRecord, RegionRecord, SnapshotId};
 use gpu_vmm_core::MemoryKind;
 use gpu_vmm_core::{
     Access, AccessMap, Address, Alignment, Bytes, DeviceId, DeviceUuid, Grant, Granularity, Properties,
@@ -88,7 +88,7 @@ pub(crate) struct Head {
     pub(crate) block: Bytes,
     pub(crate) description: Description,
     /// The other files that hold blocks.
-    pub(crate) needed: Vec<Earlier>,
+    pub(crate) needed: Vec<BaseSnapshot>,
 }
 
 impl Head {
@@ -141,7 +141,7 @@ impl HeadRecord {
     fn head(self) -> Result<Head, String> {
         let description = Description {
             id: SnapshotId(self.id),
-            parent: self.parent.map(Earlier::from),
+            parent: self.parent.map(BaseSnapshot::from),
             created: self.created,
             library: self.library,
             vendor: self.vendor,
@@ -150,18 +150,18 @@ impl HeadRecord {
             regions: self.regions.into_iter().map(Region::record).collect::<Result<_, _>>()?,
             memories: self.memories.into_iter().map(Memory::record).collect::<Result<_, _>>()?,
         };
-        let needed = self.needed.into_iter().map(Earlier::from).collect();
+        let needed = self.needed.into_iter().map(BaseSnapshot::from).collect();
         Ok(Head { block: Bytes(self.block), description, needed })
     }
 }
 
-impl From<&Earlier> for FileRecord {
-    fn from(earlier: &Earlier) -> Self {
+impl From<&BaseSnapshot> for FileRecord {
+    fn from(earlier: &BaseSnapshot) -> Self {
         Self { id: earlier.id.0, file: earlier.file.clone() }
     }
 }
 
-impl From<FileRecord> for Earlier {
+impl From<FileRecord> for BaseSnapshot {
     fn from(record: FileRecord) -> Self {
         Self { id: SnapshotId(record.id), file: record.file }
     }

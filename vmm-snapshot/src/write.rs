@@ -8,7 +8,7 @@ use crate::format::{
 };
 use crate::parts::out_of_range;
 use crate::records::Head;
-use crate::{Description, Earlier, SnapshotFile, SnapshotStats};
+use crate::{BaseSnapshot, Description, SnapshotFile, SnapshotStats};
 use gpu_vmm_core::extend::Lock;
 use gpu_vmm_core::extend::files::failed;
 use gpu_vmm_core::{Bytes, Detail, Error, Operation, Result};
@@ -94,7 +94,7 @@ impl SnapshotWriter {
         let mut known = HashMap::new();
         head.description.parent = None;
         if let Some(since) = options.since {
-            head.description.parent = Some(since.as_earlier(OPERATION)?);
+            head.description.parent = Some(since.as_base(OPERATION)?);
             head.needed = since.with_needed(OPERATION)?;
             known = since.known();
             check_needed(target, &head.needed)?;
@@ -302,7 +302,7 @@ impl Drop for SnapshotWriter {
 }
 
 /// Refuses needed files that are not next to the new one, or that it would overwrite.
-fn check_needed(target: &Path, needed: &[Earlier]) -> Result<()> {
+fn check_needed(target: &Path, needed: &[BaseSnapshot]) -> Result<()> {
     let bad = |what| {
         Error::of_extension(
             OPERATION,
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn as_many_files_may_be_needed_as_the_format_allows() {
         let refusal = |count| {
-            let one = Earlier { id: SnapshotId::new().unwrap(), file: "missing".to_owned() };
+            let one = BaseSnapshot { id: SnapshotId::new().unwrap(), file: "missing".to_owned() };
             check_needed(Path::new("/nonexistent/a"), &vec![one; count]).unwrap_err().to_string()
         };
         let error = refusal(MAX_NEEDED + 1);

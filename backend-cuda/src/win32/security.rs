@@ -44,7 +44,10 @@ fn attributes(operation: Operation) -> Result<*mut OBJECT_ATTRIBUTES> {
     let made = Attributes::new().map_err(|source| {
         Error::new(
             operation,
-            Detail::Driver { source, context: "who may have the handles of the memory".to_owned() },
+            Detail::Driver {
+                source,
+                context: "building the security descriptor for exported memory".to_owned(),
+            },
         )
     })?;
     Ok(MADE.get_or_init(|| made).object.as_ptr())

@@ -19,8 +19,8 @@ pub(super) const ON_IMPORTS: Quirk = quirk(
     "ROCm/rocm-systems #11185, PR #10879; fixed by PR #11380, which is in 7.17",
 );
 
-pub(crate) const HOST_ACCESS_UNTOLD: Quirk = quirk(
-    "host-access-untold",
+pub(crate) const HOST_ACCESS_NOT_REPORTED: Quirk = quirk(
+    "host-access-not-reported",
     (V7_2, UNFIXED),
     "hipMemGetAccess returns hipErrorInvalidValue for the host, whatever its access is",
     "gpu-vmm does not read the host's access back; a query for it returns Unsupported",

@@ -443,7 +443,7 @@ pub(crate) const QUIRKS: &[Quirk] = &[
     host::PINNED_BY_FIRST,
     host::ON_IMPORTS,
     host::ACCESS_APPEARS,
-    host::HOST_ACCESS_UNTOLD,
+    host::HOST_ACCESS_NOT_REPORTED,
     host::HOST_ACCESS_LEAVES_A_HOLE,
     host::HOST_ACCESS_FAULTS,
     host::MEMORY_IS_THE_DEVICES,

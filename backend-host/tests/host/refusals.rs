@@ -266,13 +266,13 @@ fn a_bank_that_does_not_exist_is_reported_with_those_that_do() {
     let banks = [(); 3].map(|()| banked.add_bank(GRANULE).unwrap());
     drop(banked.remove_bank(banks[1], IDLE).unwrap());
     let error = error(banked.remove_bank(banks[1], IDLE));
-    let Detail::NoSuchBank { set, there } = error.detail() else { panic!("{error}") };
-    assert_eq!((error.operation(), *set), (Operation::RemoveBank, banks[1]));
-    assert_eq!(*there, format!("{}, {}", banks[0], banks[2]));
+    let Detail::NoSuchBank { bank, existing } = error.detail() else { panic!("{error}") };
+    assert_eq!((error.operation(), *bank), (Operation::RemoveBank, banks[1]));
+    assert_eq!(*existing, format!("{}, {}", banks[0], banks[2]));
     for bank in [banks[0], banks[2]] {
         drop(banked.remove_bank(bank, IDLE).unwrap());
     }
-    let none = Detail::NoSuchBank { set: banks[0], there: "none".to_owned() };
+    let none = Detail::NoSuchBank { bank: banks[0], existing: "none".to_owned() };
     assert_refused(banked.select(banks[0], IDLE), Operation::SelectBank, &none);
 }
 

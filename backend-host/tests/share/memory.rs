@@ -7,7 +7,7 @@ use gpu_vmm_core::{Bytes, Detail, Error, Operation, PhysicalMemory, Properties};
 use gpu_vmm_host::HostConfig;
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::manifest::{MemoryKind, Origin, SharedPiece};
-use gpu_vmm_share::{By, Channel, Exporter, Offered};
+use gpu_vmm_share::{Channel, Exporter, ImportMethod, Offered};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -62,8 +62,11 @@ fn memory_of_a_device_without_a_uuid_is_neither_sent_nor_shared_nor_offered() {
     for (error, operation) in [
         (ours.send_memory(&here, &memory).unwrap_err(), Operation::SendMemory),
         (Exporter::share(exporting, &region).map(drop).unwrap_err(), Operation::ShareRegion),
-        (Offered::new(&region, By::Process).map(drop).unwrap_err(), Operation::Offer),
-        (Offered::of_memory(&here, &memory, By::Process).map(drop).unwrap_err(), Operation::OfferMemory),
+        (Offered::new(&region, ImportMethod::Process).map(drop).unwrap_err(), Operation::Offer),
+        (
+            Offered::of_memory(&here, &memory, ImportMethod::Process).map(drop).unwrap_err(),
+            Operation::OfferMemory,
+        ),
     ] {
         assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
         let why = "not supported: the driver reports no UUID for device 1";

@@ -7,7 +7,7 @@ use crate::{ONE, TWO, UNIT, units};
 use gpu_vmm_core::{Access, BackingStore, Bytes, Detail, Error, PhysicalMemory, Properties, WaitFor};
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::manifest::{Origin, SharedMapping, SharedPiece};
-use gpu_vmm_share::{By, ImportOptions, Offer, Offered};
+use gpu_vmm_share::{ImportMethod, ImportOptions, Offer, Offered};
 use gpu_vmm_testkit::FaultInject;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -16,7 +16,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 fn an_offer_is_taken_in_as_the_region_that_it_is_of() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
-    let offered = Offered::new(&region, By::Process).unwrap();
+    let offered = Offered::new(&region, ImportMethod::Process).unwrap();
     let bytes = offered.offer().to_bytes().unwrap();
     let offer = Offer::from_bytes(&bytes).unwrap();
     assert_eq!((&offer, offer.memory()), (offered.offer(), units(5)));
@@ -37,14 +37,14 @@ fn an_offer_is_taken_in_as_the_region_that_it_is_of() {
 fn one_piece_of_memory_is_offered() {
     let (here, there) = (machine(), machine());
     let memory = piece(&here, ONE, 3);
-    let offered = Offered::of_memory(&here, &memory, By::Process).unwrap();
+    let offered = Offered::of_memory(&here, &memory, ImportMethod::Process).unwrap();
     let taken = offered.offer().import_memory(&there).unwrap();
     assert_eq!((taken.size(), taken.properties()), (units(3), memory.properties()));
     assert_eq!(offered.offer().import(&there, &ImportOptions::new()).unwrap().end(), units(3));
-    let several = Offered::new(&full(&here), By::Process).unwrap();
+    let several = Offered::new(&full(&here), ImportMethod::Process).unwrap();
     let error = several.offer().import_memory(&there).unwrap_err();
     assert!(error.to_string().contains("the offer has 3 pieces, and exactly one was expected"), "{error}");
-    let none = Offered::new(&empty(&here), By::Process).unwrap();
+    let none = Offered::new(&empty(&here), ImportMethod::Process).unwrap();
     assert!(none.offer().import_memory(&there).is_err());
     assert!(none.offer().import(&there, &ImportOptions::new()).unwrap().end().is_zero());
 }
@@ -71,7 +71,7 @@ fn another_process_takes_an_offer_in() {
         return;
     }
     let region = full(&host);
-    let offered = Offered::new(&region, By::Process).unwrap();
+    let offered = Offered::new(&region, ImportMethod::Process).unwrap();
     // SAFETY: allows the child that is about to be started to access this process, if the kernel requires that.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     let path = std::env::temp_dir().join(format!("gpu-vmm-offer-{}", std::process::id()));
@@ -89,7 +89,7 @@ fn another_process_takes_an_offer_in() {
 fn an_offer_is_good_while_it_is_held() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
-    let offered = Offered::new(&region, By::Process).unwrap();
+    let offered = Offered::new(&region, ImportMethod::Process).unwrap();
     let offer = offered.offer().clone();
     drop(offered);
     let error = offer.import(&there, &ImportOptions::new()).unwrap_err();
@@ -100,12 +100,12 @@ fn an_offer_is_good_while_it_is_held() {
 fn memory_that_cannot_be_offered_is_not() {
     let here = machine();
     let alone = PhysicalMemory::create(&here, UNIT, Properties::on(ONE)).unwrap();
-    let error = Offered::of_memory(&here, &alone, By::Process).unwrap_err();
+    let error = Offered::of_memory(&here, &alone, ImportMethod::Process).unwrap_err();
     assert!(
         matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("shareable")),
         "{error}"
     );
-    let error = Offered::new(&full(&here), By::Fabric).unwrap_err();
+    let error = Offered::new(&full(&here), ImportMethod::Fabric).unwrap_err();
     assert!(
         matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("one machine")),
         "{error}"
@@ -113,15 +113,15 @@ fn memory_that_cannot_be_offered_is_not() {
     let mut suspended = empty(&here);
     put(&mut suspended, 0, &piece(&here, ONE, 1), 1);
     suspended.suspend(&BackingStore::nothing(), WaitFor::all_devices()).unwrap();
-    let error = Offered::new(&suspended, By::Process).unwrap_err();
+    let error = Offered::new(&suspended, ImportMethod::Process).unwrap_err();
     assert!(matches!(error.detail(), Detail::Suspended { .. }), "{error}");
-    let foreign = Offered::of_memory(&machine(), &alone, By::Process).unwrap_err();
+    let foreign = Offered::of_memory(&machine(), &alone, ImportMethod::Process).unwrap_err();
     assert!(matches!(foreign.detail(), Detail::ForeignHandle { .. }), "{foreign}");
 }
 
 #[test]
 fn an_offer_that_is_cut_anywhere_is_refused() {
-    let bytes = Offered::new(&full(&machine()), By::Process).unwrap().offer().to_bytes().unwrap();
+    let bytes = Offered::new(&full(&machine()), ImportMethod::Process).unwrap().offer().to_bytes().unwrap();
     for length in 0..bytes.len() {
         let error = Offer::from_bytes(&bytes[..length]).unwrap_err();
         assert!(matches!(error.extension(), Some(PeerError::BadMessage { .. })), "{length}: {error}");
@@ -143,7 +143,7 @@ fn an_offer_that_is_cut_anywhere_is_refused() {
 #[test]
 fn an_offer_that_contradicts_itself_is_refused() {
     let (here, there) = (machine(), machine());
-    let offered = Offered::of_memory(&here, &piece(&here, ONE, 1), By::Process).unwrap();
+    let offered = Offered::of_memory(&here, &piece(&here, ONE, 1), ImportMethod::Process).unwrap();
     let bytes = offered.offer().to_bytes().unwrap();
     let (header, body) = bytes.split_at(8);
     type Claim = (Origin, u64, u64, Vec<SharedPiece>, Vec<SharedMapping>);
@@ -164,7 +164,7 @@ fn an_offer_that_contradicts_itself_is_refused() {
 #[test]
 fn an_offer_of_another_vendor_or_version_is_refused() {
     let (here, there) = (machine(), machine());
-    let offered = Offered::of_memory(&here, &piece(&here, ONE, 1), By::Process).unwrap();
+    let offered = Offered::of_memory(&here, &piece(&here, ONE, 1), ImportMethod::Process).unwrap();
     let bytes = offered.offer().to_bytes().unwrap();
     let (header, body) = bytes.split_at(8);
     let (own, rest): (Origin, &[u8]) = postcard::take_from_bytes(body).unwrap();
@@ -188,7 +188,7 @@ fn an_offer_with_any_byte_changed_is_refused_or_taken_and_leaves_nothing() {
     alone("offers::an_offer_with_any_byte_changed_is_refused_or_taken_and_leaves_nothing", || {
         let host = FaultInject::new(machine());
         let region = full(&host);
-        let offered = Offered::new(&region, By::Process).unwrap();
+        let offered = Offered::new(&region, ImportMethod::Process).unwrap();
         let bytes = offered.offer().to_bytes().unwrap();
         let before = Left::now(&host);
         let mut refused = 0;
@@ -214,7 +214,7 @@ fn an_offer_that_fails_on_the_way_leaves_nothing_behind() {
         let here = machine();
         let mut region = full(&here);
         put(&mut region, 10, &piece(&here, ONE, 1), 5);
-        let offered = Offered::new(&region, By::Process).unwrap();
+        let offered = Offered::new(&region, ImportMethod::Process).unwrap();
         let there = FaultInject::new(machine());
         let before = Left::now(&there);
         for failed in 0.. {

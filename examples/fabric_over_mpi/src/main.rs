@@ -9,7 +9,7 @@
 //! mpirun -n 2 target/release/fabric_over_mpi
 //! ```
 
-use gpu_vmm::share::{By, ImportOptions, Offer, Offered};
+use gpu_vmm::share::{ImportMethod, ImportOptions, Offer, Offered};
 use gpu_vmm::{
     AnyBackend, Backend, Bytes, Detail, DeviceId, Error, Feature, HandleTypes, Operation, Properties, Region,
     Result,
@@ -41,12 +41,12 @@ fn first(world: &SimpleCommunicator, backend: &AnyBackend) -> Result<()> {
     let capabilities = backend.capabilities(DEVICE)?;
     let fabric = capabilities.iter().find(|capability| capability.feature == Feature::FabricHandle);
     let (types, by) = match fabric {
-        Some(capability) if capability.available => (HandleTypes::FABRIC, By::Fabric),
+        Some(capability) if capability.available => (HandleTypes::FABRIC, ImportMethod::Fabric),
         Some(capability) => {
             println!("no fabric handles on {}: {}", backend.vendor(), capability.note);
-            (HandleTypes::FILE_DESCRIPTOR, By::Process)
+            (HandleTypes::FILE_DESCRIPTOR, ImportMethod::Process)
         }
-        None => (HandleTypes::FILE_DESCRIPTOR, By::Process),
+        None => (HandleTypes::FILE_DESCRIPTOR, ImportMethod::Process),
     };
     let mut region = Region::builder(backend).memory(Properties::on(DEVICE).exported_as(types)).build()?;
     for piece in 1..=PIECES {

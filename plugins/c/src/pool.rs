@@ -11,7 +11,7 @@ use crate::stores::Stores;
 use crate::texts::{
     bytes, check_place, clear, give, give_box, give_if_wanted, give_json, object, required, room, take_box,
 };
-use gpu_vmm::pool::{BlockInfo as Found, Pool as Blocks, PoolError};
+use gpu_vmm::pool::{BlockInfo as BlockFacts, Pool as Blocks, PoolError};
 use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, CopyCalls, DeviceId, Error, Operation, Stream};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -171,8 +171,8 @@ pub struct BlockInfo {
     pub tag: [c_char; 64],
 }
 
-impl From<Found> for BlockInfo {
-    fn from(found: Found) -> Self {
+impl From<BlockFacts> for BlockInfo {
+    fn from(found: BlockFacts) -> Self {
         let mut tag = [0; TAG];
         let mut room = found.tag.len().min(TAG - 1);
         while !found.tag.is_char_boundary(room) {

@@ -11,7 +11,7 @@ use crate::properties::Properties;
 use crate::region::Region;
 use crate::status::{Answer, Failure, Status};
 use crate::texts::{bytes, check_place, clear, give, give_box, object, take_box, value};
-use gpu_vmm::share::{By, ImportOptions, Offer, Offered as Kept};
+use gpu_vmm::share::{ImportMethod, ImportOptions, Offer, Offered as Kept};
 use gpu_vmm::{AnyBackend, Bytes, FabricHandle as Handle, Operation, PhysicalMemory};
 use std::ffi::c_void;
 
@@ -50,11 +50,11 @@ pub const GPU_VMM_OFFER_BY_PROCESS: u32 = 0;
 /// For gpu_vmm_region_offer and gpu_vmm_physical_offer: processes on all machines of the fabric import fabric handles.
 pub const GPU_VMM_OFFER_BY_FABRIC: u32 = 1;
 
-fn by(number: u32) -> Answer<By> {
+fn by(number: u32) -> Answer<ImportMethod> {
     match number {
         #[cfg(target_os = "linux")]
-        GPU_VMM_OFFER_BY_PROCESS => Ok(By::Process),
-        GPU_VMM_OFFER_BY_FABRIC => Ok(By::Fabric),
+        GPU_VMM_OFFER_BY_PROCESS => Ok(ImportMethod::Process),
+        GPU_VMM_OFFER_BY_FABRIC => Ok(ImportMethod::Fabric),
         other => Err(Failure::invalid(format!(
             "offer: by is {other}; expected GPU_VMM_OFFER_BY_PROCESS (0, on Linux) or GPU_VMM_OFFER_BY_FABRIC (1)"
         ))),

@@ -165,7 +165,7 @@ mod tests {
                 GPU_VMM_NOT_MAPPED,
             ),
             (Detail::AddressTaken { wanted: address, offered: address }, GPU_VMM_ADDRESS_TAKEN),
-            (Detail::NoSuchBank { set: BankId(1), there: none() }, GPU_VMM_NOT_FOUND),
+            (Detail::NoSuchBank { bank: BankId(1), existing: none() }, GPU_VMM_NOT_FOUND),
             (Detail::NoSuchDevice { device, vendor: Vendor::Host, count: 1 }, GPU_VMM_NO_SUCH_DEVICE),
             (Detail::NoDevice { vendor: Vendor::Host, reason: none() }, GPU_VMM_NO_SUCH_DEVICE),
             (Detail::PeerUnreachable { device, owner: device }, GPU_VMM_PEER_UNREACHABLE),

@@ -196,7 +196,7 @@ impl<B: Backend> Region<B> {
         done: WaitFor<'_>,
     ) -> Result<()> {
         for piece in new {
-            self.check_seams(operation, piece.offset, piece.mapping.length())?;
+            self.check_crosses_reservation(operation, piece.offset, piece.mapping.length())?;
         }
         if let (Some(first), Some(last)) = (gone.first(), gone.last()) {
             self.wait(&self.layout, first.offset, last.end() - first.offset, done)?;

@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct BankedRegion<B: Backend> {
     region: Region<B>,
-    sets: BTreeMap<BankId, Vec<PhysicalMemory<B>>>,
+    banks: BTreeMap<BankId, Vec<PhysicalMemory<B>>>,
     next: u32,
     selected: Option<BankId>,
 }
@@ -45,7 +45,7 @@ impl<B: Backend> BankedRegion<B> {
     pub fn build(builder: RegionBuilder<'_, B>) -> Result<Self> {
         let region = builder.build()?;
         region.check_usable(Operation::AddBank)?;
-        Ok(Self { region, sets: BTreeMap::new(), next: 0, selected: None })
+        Ok(Self { region, banks: BTreeMap::new(), next: 0, selected: None })
     }
 
     /// Adds a bank of new memory: one piece of the region's memory properties with at least `size` bytes, rounded up to the
@@ -84,7 +84,7 @@ impl<B: Backend> BankedRegion<B> {
         let id = BankId(self.next);
         let overflow = || Error::new(operation, Detail::Overflow { base: u64::from(id.0), length: 1 });
         self.next = self.next.checked_add(1).ok_or_else(overflow)?;
-        self.sets.insert(id, memory);
+        self.banks.insert(id, memory);
         Ok(id)
     }
 
@@ -98,17 +98,17 @@ impl<B: Backend> BankedRegion<B> {
     /// # Errors
     ///
     /// [`Detail::NoSuchBank`], or the error of waiting or of the driver. The previous bank is then still mapped.
-    pub fn select(&mut self, set: BankId, done: WaitFor<'_>) -> Result<()> {
+    pub fn select(&mut self, bank: BankId, done: WaitFor<'_>) -> Result<()> {
         let operation = Operation::SelectBank;
-        let memory = self.set(operation, set)?;
+        let memory = self.bank(operation, bank)?;
         self.region.check_usable(operation)?;
-        if self.selected == Some(set) {
+        if self.selected == Some(bank) {
             return Ok(());
         }
-        span!(SelectBank, address = %self.address(), bank = set.0);
+        span!(SelectBank, address = %self.address(), bank = bank.0);
         let wanted = self.wanted(memory);
         self.region.arrange(operation, &wanted, true, done)?;
-        self.selected = Some(set);
+        self.selected = Some(bank);
         Ok(())
     }
 
@@ -129,12 +129,12 @@ impl<B: Backend> BankedRegion<B> {
     /// # Errors
     ///
     /// [`Detail::NoSuchBank`], or those of [`BankedRegion::hide`]. The bank is then still there.
-    pub fn remove_bank(&mut self, set: BankId, done: WaitFor<'_>) -> Result<Vec<PhysicalMemory<B>>> {
-        self.set(Operation::RemoveBank, set)?;
-        if self.selected == Some(set) {
+    pub fn remove_bank(&mut self, bank: BankId, done: WaitFor<'_>) -> Result<Vec<PhysicalMemory<B>>> {
+        self.bank(Operation::RemoveBank, bank)?;
+        if self.selected == Some(bank) {
             self.hide(done)?;
         }
-        Ok(self.sets.remove(&set).unwrap_or_default())
+        Ok(self.banks.remove(&bank).unwrap_or_default())
     }
 
     /// Returns the bank that is mapped.
@@ -145,7 +145,7 @@ impl<B: Backend> BankedRegion<B> {
 
     /// Returns the banks with their sizes, in the order in which they were added.
     pub fn banks(&self) -> impl Iterator<Item = (BankId, Bytes)> {
-        self.sets.iter().map(|(id, memory)| (*id, memory.iter().map(PhysicalMemory::size).sum()))
+        self.banks.iter().map(|(id, memory)| (*id, memory.iter().map(PhysicalMemory::size).sum()))
     }
 
     /// Returns the first address, which never changes.
@@ -209,11 +209,11 @@ impl<B: Backend> BankedRegion<B> {
     }
 
     /// The memory of a bank.
-    fn set(&self, operation: Operation, set: BankId) -> Result<&[PhysicalMemory<B>]> {
-        self.sets.get(&set).map(Vec::as_slice).ok_or_else(|| {
-            let all: Vec<String> = self.sets.keys().map(BankId::to_string).collect();
-            let there = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
-            Error::new(operation, Detail::NoSuchBank { set, there })
+    fn bank(&self, operation: Operation, bank: BankId) -> Result<&[PhysicalMemory<B>]> {
+        self.banks.get(&bank).map(Vec::as_slice).ok_or_else(|| {
+            let all: Vec<String> = self.banks.keys().map(BankId::to_string).collect();
+            let existing = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
+            Error::new(operation, Detail::NoSuchBank { bank, existing })
         })
     }
 

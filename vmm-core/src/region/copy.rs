@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::Region;
-use super::data::By;
+use super::data::Accessor;
 use crate::driver::{Backend, check_same};
 use crate::memory::Segment;
 #[allow(unused_imports)] // named in documentation
@@ -39,11 +39,11 @@ impl<B: Backend> Region<B> {
     pub fn copy_from(&mut self, offset: Bytes, source: &Self, from: Bytes, length: Bytes) -> Result<()> {
         let operation = Operation::Copy;
         check_same(operation, &source.backend, &self.backend)?;
-        let targets = self.segments(operation, offset, length, Access::ReadWrite, By::Owner)?;
+        let targets = self.segments(operation, offset, length, Access::ReadWrite, Accessor::Owner)?;
         let mut steps: Vec<(Segment, Segment)> = Vec::new();
         let mut done = Bytes::ZERO;
         for target in targets {
-            let by = By::Device(target.device);
+            let by = Accessor::Device(target.device);
             let mut at = target.address;
             for part in source.segments(operation, from + done, target.length, Access::Read, by)? {
                 steps.push((Segment { address: at, length: part.length, device: target.device }, part));

@@ -12,7 +12,7 @@ use crate::types::{Access, Bytes, Detail, DeviceId, Error, Operation, Result};
 
 /// The device that needs the access.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum By {
+pub(crate) enum Accessor {
     /// The owner of each piece.
     Owner,
     /// The given device, for the memory of any owner.
@@ -30,7 +30,7 @@ impl<B: Backend> Region<B> {
     pub fn write(&mut self, offset: Bytes, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         for segment in
-            self.segments(Operation::Write, offset, length_of(bytes), Access::ReadWrite, By::Owner)?
+            self.segments(Operation::Write, offset, length_of(bytes), Access::ReadWrite, Accessor::Owner)?
         {
             let (part, behind) = rest.split_at(in_memory(segment.length, rest.len()));
             // SAFETY: the segment is mapped, in one reservation, and its owner may write it.
@@ -47,7 +47,8 @@ impl<B: Backend> Region<B> {
     ///
     /// Those of [`Region::write`], with read access in place of write access.
     pub fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<()> {
-        let segments = self.segments(Operation::Read, offset, length_of(bytes), Access::Read, By::Owner)?;
+        let segments =
+            self.segments(Operation::Read, offset, length_of(bytes), Access::Read, Accessor::Owner)?;
         let mut rest = bytes;
         for segment in segments {
             let length = in_memory(segment.length, rest.len());
@@ -65,7 +66,7 @@ impl<B: Backend> Region<B> {
     ///
     /// Those of [`Region::write`].
     pub fn fill(&mut self, offset: Bytes, length: Bytes, value: u8) -> Result<()> {
-        for segment in self.segments(Operation::Fill, offset, length, Access::ReadWrite, By::Owner)? {
+        for segment in self.segments(Operation::Fill, offset, length, Access::ReadWrite, Accessor::Owner)? {
             // SAFETY: the segment is mapped, in one reservation, and its owner may write it.
             unsafe { self.backend.fill(segment.device, segment.address, segment.length, value) }?;
         }
@@ -79,7 +80,7 @@ impl<B: Backend> Region<B> {
         offset: Bytes,
         length: Bytes,
         need: Access,
-        by: By,
+        by: Accessor,
     ) -> Result<Vec<Segment>> {
         self.check_active(operation)?;
         if length.is_zero() {
@@ -94,8 +95,8 @@ impl<B: Backend> Region<B> {
             for (start, mapping) in self.layout.table.touching(cut.range.offset, cut.range.length) {
                 let owner = mapping.memory.device();
                 let device = match by {
-                    By::Owner => owner,
-                    By::Device(device) => device,
+                    Accessor::Owner => owner,
+                    Accessor::Device(device) => device,
                 };
                 let have = mapping.access.get(device);
                 if !need.is_within(have) {

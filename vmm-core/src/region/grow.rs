@@ -174,7 +174,7 @@ impl<B: Backend> Region<B> {
         check_addresses(operation, self.address(), &pieces)?;
         // The end of the reservation is a border too, even if no reservation lies behind it yet.
         for piece in &pieces {
-            self.check_seams(operation, piece.offset, piece.mapping.length())?;
+            self.check_crosses_reservation(operation, piece.offset, piece.mapping.length())?;
         }
         span!(Grow, address = %self.address(), to = target.0);
         let how = if target > reserved {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // implementors promise that the memory stays mapped
 
 use super::Region;
-use super::data::By;
+use super::data::Accessor;
 use crate::driver::{Backend, Stream};
 use crate::types::{Address, Bytes, Detail, Error, Grant, OffsetRange, Operation, Result};
 use bytemuck::Pod;
@@ -87,7 +87,7 @@ unsafe impl<B: Backend> LendMemory for Region<B> {
         if range.offset > limit {
             return Err(Error::new(operation, Detail::OutOfRange { range, limit }));
         }
-        self.segments(operation, range.offset, range.length, grant.access, By::Device(grant.device))?;
+        self.segments(operation, range.offset, range.length, grant.access, Accessor::Device(grant.device))?;
         Ok(self.address() + range.offset)
     }
 }

@@ -54,7 +54,7 @@ impl<B: Backend> Region<B> {
         let piece = [Piece { offset, mapping: Mapping::new(memory.clone(), access) }];
         check_addresses(operation, self.address(), &piece)?;
         self.layout.table.check_free(operation, offset, length)?;
-        self.check_seams(operation, offset, length)?;
+        self.check_crosses_reservation(operation, offset, length)?;
         span!(Map, address = %(self.address() + offset), bytes = length.0);
         self.layout.place(&piece)
     }
@@ -123,7 +123,12 @@ impl<B: Backend> Region<B> {
     }
 
     /// Refuses a part that crosses the border of two reservations.
-    pub(super) fn check_seams(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
+    pub(super) fn check_crosses_reservation(
+        &self,
+        operation: Operation,
+        offset: Bytes,
+        length: Bytes,
+    ) -> Result<()> {
         match self.layout.spans.first_cut(offset, length) {
             Some(cut) if cut.range.length < length => Err(Error::new(
                 operation,

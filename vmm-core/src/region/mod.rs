@@ -93,7 +93,7 @@ use crate::types::{
 };
 use builder::Growing;
 #[cfg(any(feature = "dlpack", feature = "testkit"))]
-pub(crate) use data::By;
+pub(crate) use data::Accessor;
 use layout::Layout;
 use observer::Observers;
 use suspension::Suspension;

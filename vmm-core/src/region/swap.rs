@@ -128,7 +128,7 @@ impl<B: Backend> Region<B> {
                 let offset = to.offset + (offset - part.offset);
                 self.check_part(operation, offset, memory.size())?;
                 check_aligned(operation, "address", (self.address() + offset).0, memory.granularity())?;
-                self.check_seams(operation, offset, memory.size())?;
+                self.check_crosses_reservation(operation, offset, memory.size())?;
                 let access = self.common_access(operation, offset, memory.size())?;
                 coming.push(Piece { offset, mapping: Mapping::new(memory, access) });
             }

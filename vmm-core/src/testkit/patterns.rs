@@ -3,7 +3,7 @@
 
 use super::{PATTERN_WORD, TestKit};
 use crate::memory::Segment;
-use crate::region::{BankedRegion, By, Region, check_aligned};
+use crate::region::{Accessor, BankedRegion, Region, check_aligned};
 #[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
 #[allow(unused_imports)] // named in documentation
@@ -60,7 +60,7 @@ impl<B: TestKit> Region<B> {
             check_aligned(operation, "offset", offset.0, granularity)?;
             check_aligned(operation, "length", length.0, granularity)?;
         }
-        let segments = self.segments(operation, offset, length, need, By::Device(device))?;
+        let segments = self.segments(operation, offset, length, need, Accessor::Device(device))?;
         let mut words = 0;
         Ok(segments.into_iter().map(move |part| {
             let seed = seed.wrapping_add(words);

@@ -4,7 +4,7 @@ use super::{Hand, MIN, adds_up, alloc, builder, check, counts_at_once, is_empty,
 use crate::case::cases;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, PhysicalMemory};
-use gpu_vmm_pool::{OutOf, Pool, PoolError, PoolStats};
+use gpu_vmm_pool::{ExhaustedResource, Pool, PoolError, PoolStats};
 use gpu_vmm_testkit::TestKit;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -49,7 +49,7 @@ fn within_the_budget<B: TestKit>(subject: &Subject<B>) {
         panic!("{text}")
     };
     assert_eq!((*requested, *device, stats.held, stats.live), (page, subject.device, budget.0, budget.0));
-    assert!(matches!(**source, OutOf::Budget(most) if most == budget), "{source:?}");
+    assert!(matches!(**source, ExhaustedResource::Budget(most) if most == budget), "{source:?}");
     assert!(text.contains(&page.to_string()) && text.contains(&budget.to_string()), "{text}");
     blocks.pop();
     blocks.push(alloc(&pool, page));
@@ -195,7 +195,7 @@ fn out_of_memory<B: TestKit>(subject: &Subject<B>) {
     };
     let text = error.to_string();
     let Some(PoolError::OutOfMemory { stats, source, .. }) = error.extension() else { panic!("{text}") };
-    assert!(matches!(**source, OutOf::Driver(_)), "{source:?}");
+    assert!(matches!(**source, ExhaustedResource::Driver(_)), "{source:?}");
     assert_eq!(stats.live, (4 << 20) + ((blocks.len() as u64) << 24));
     adds_up(&pool);
     drop(hog);

@@ -8,7 +8,7 @@ use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Bytes, Error, Feature, Properties, Region};
 use gpu_vmm_share::PeerError;
-use gpu_vmm_share::{By, ImportOptions, Offer, Offered};
+use gpu_vmm_share::{ImportMethod, ImportOptions, Offer, Offered};
 use gpu_vmm_testkit::TestKit;
 use serde_json::Value;
 
@@ -52,7 +52,7 @@ fn an_offer_between_processes<B: TestKit>(subject: &Subject<B>) {
         or_skip(region.grow_to(subject.units(units)));
     }
     write(subject, &mut region, SEED);
-    let offered = or_skip(Offered::new(&region, By::Process));
+    let offered = or_skip(Offered::new(&region, ImportMethod::Process));
     let mut child = subject.child();
     child.send(offered.offer().to_bytes().unwrap());
     child.receive::<()>();
@@ -72,12 +72,12 @@ fn takes_an_offer<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
 fn one_piece_is_offered<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 2);
     write(subject, &mut mapped(subject, &[&memory]), SEED);
-    let offered = or_skip(Offered::of_memory(&subject.backend, &memory, By::Process));
+    let offered = or_skip(Offered::of_memory(&subject.backend, &memory, ImportMethod::Process));
     let imported = or_skip(offered.offer().import_memory(&subject.backend));
     leaks::counts_import();
     assert_eq!((imported.size(), imported.device()), (memory.size(), memory.device()));
     assert!(has(subject, &mapped(subject, &[&imported]), SEED));
-    let several = or_skip(Offered::new(&region(subject), By::Process));
+    let several = or_skip(Offered::new(&region(subject), ImportMethod::Process));
     let answer = several.offer().import_memory(&subject.backend);
     assert!(
         matches!(answer.as_ref().map_err(Error::extension), Err(Some(PeerError::BadMessage { .. }))),
@@ -87,7 +87,7 @@ fn one_piece_is_offered<B: TestKit>(subject: &Subject<B>) {
 
 fn an_offer_ends<B: TestKit>(subject: &Subject<B>) {
     let region = region(subject);
-    let offered = or_skip(Offered::new(&region, By::Process));
+    let offered = or_skip(Offered::new(&region, ImportMethod::Process));
     let offer = offered.offer().clone();
     drop(import(subject, &offer, &ImportOptions::new()));
     drop((offered, region));
@@ -98,7 +98,7 @@ fn fabric_as_the_capabilities_say<B: TestKit>(subject: &Subject<B>) {
     let capability = capability(subject, Feature::FabricHandle);
     let memory = Properties::on(subject.device).exported_as(gpu_vmm_core::HandleTypes::FABRIC);
     let mut region = subject.region(1).memory(memory).build().unwrap();
-    match region.grow_to(subject.unit()).and_then(|_| Offered::new(&region, By::Fabric)) {
+    match region.grow_to(subject.unit()).and_then(|_| Offered::new(&region, ImportMethod::Fabric)) {
         Ok(offered) => {
             assert!(capability.available, "the offer works, and {capability:?}");
             write(subject, &mut region, SEED);
@@ -179,7 +179,7 @@ fn descriptors() -> usize {
 fn offers_that_lie<B: TestKit>(subject: &Subject<B>) {
     let mut region = region(subject);
     write(subject, &mut region, SEED);
-    let offered = or_skip(Offered::new(&region, By::Process));
+    let offered = or_skip(Offered::new(&region, ImportMethod::Process));
     let truth = serde_json::to_value(offered.offer()).unwrap();
     drop(import(subject, &serde_json::from_value(truth.clone()).unwrap(), &ImportOptions::new()));
     let (free, open) = (subject.free_here(), descriptors());
@@ -212,7 +212,7 @@ fn offers_that_lie<B: TestKit>(subject: &Subject<B>) {
 
 fn bytes_that_are_no_offer<B: TestKit>(subject: &Subject<B>) {
     let region = region(subject);
-    let bytes = match Offered::new(&region, By::Process) {
+    let bytes = match Offered::new(&region, ImportMethod::Process) {
         Ok(offered) => offered.offer().to_bytes().unwrap(),
         Err(error) => skip(error.to_string()),
     };

@@ -6,7 +6,7 @@ use crate::library::sharing::{or_cannot_share, shareable};
 use crate::library::tools::refused;
 use crate::subject::{RW, Subject, or_skip, skip};
 use gpu_vmm_core::{Access, Bytes, Detail, Location, Operation, PhysicalMemory, Region};
-use gpu_vmm_share::{By, ImportOptions, Offered};
+use gpu_vmm_share::{ImportMethod, ImportOptions, Offered};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "share":
@@ -26,7 +26,7 @@ cases! { "share":
 
 fn reserved_as_wanted<B: TestKit>(subject: &Subject<B>) {
     let region = region(subject);
-    let offered = or_skip(Offered::new(&region, By::Process));
+    let offered = or_skip(Offered::new(&region, ImportMethod::Process));
     for (wanted, reserved) in [(8, 8), (1, 3)] {
         let wanted = ImportOptions::new().reserve(subject.units(wanted));
         let imported = import(subject, offered.offer(), &wanted);
@@ -36,7 +36,7 @@ fn reserved_as_wanted<B: TestKit>(subject: &Subject<B>) {
 
 fn an_owner_that_reads<B: TestKit>(subject: &Subject<B>) {
     let region = region(subject);
-    let offered = or_skip(Offered::new(&region, By::Process));
+    let offered = or_skip(Offered::new(&region, ImportMethod::Process));
     let wanted = ImportOptions::new().access(subject.device, Access::Read);
     let mut imported = import(subject, offered.offer(), &wanted);
     assert_eq!(imported.access(Bytes(0), subject.device), Access::Read);
@@ -46,7 +46,7 @@ fn an_owner_that_reads<B: TestKit>(subject: &Subject<B>) {
 /// Imports a region with these options and room to grow, and grows it by one unit.
 fn grown<B: TestKit>(subject: &Subject<B>, wanted: ImportOptions) -> (Region<B>, Bytes) {
     let region = region(subject);
-    let offered = or_skip(Offered::new(&region, By::Process));
+    let offered = or_skip(Offered::new(&region, ImportMethod::Process));
     let mut imported = import(subject, offered.offer(), &wanted.reserve(subject.units(4)));
     let end = imported.end();
     or_cannot_share(subject, imported.grow_to(end + subject.unit()));
@@ -84,7 +84,7 @@ fn aligned_for_what_comes_later<B: TestKit>(subject: &Subject<B>) {
     let mut region = Region::builder(backend).reserve(Bytes(2 * size.0)).alignment(size).build().unwrap();
     subject.open(&mut region, Bytes(0), &shareable(subject, 1));
     subject.open(&mut region, size, &large);
-    let offered = or_skip(Offered::new(&region, By::Process));
+    let offered = or_skip(Offered::new(&region, ImportMethod::Process));
     let mut held = Vec::new();
     for _ in 0..4 {
         // This keeps the next import from being aligned by chance.
@@ -98,7 +98,7 @@ fn aligned_for_what_comes_later<B: TestKit>(subject: &Subject<B>) {
 fn read_only_for_every_device<B: TestKit>(subject: &Subject<B>) {
     let (one, other) = subject.two_devices();
     let region = region(subject);
-    let offered = or_skip(Offered::new(&region, By::Process));
+    let offered = or_skip(Offered::new(&region, ImportMethod::Process));
     let wanted = ImportOptions::new().access(other, RW).read_only();
     let imported = import(subject, offered.offer(), &wanted);
     assert_eq!([one, other].map(|device| imported.access(Bytes(0), device)), [Access::Read; 2]);

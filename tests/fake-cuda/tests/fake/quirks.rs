@@ -17,7 +17,7 @@ pub(crate) const CASES: &[Case] = &[
     with(&[("WORK_DELAY", "200ms")], "unmap-does-not-wait", unmap_does_not_wait),
     case("offset-must-be-zero", offset_must_be_zero),
     case("page-is-not-enough", page_is_not_enough),
-    case("host-access-untold", host_access_untold),
+    case("host-access-not-reported", host_access_not_reported),
     case("compression-gives-way", compression_gives_way),
     case("dma-buf-wants-a-context", dma_buf_wants_a_context),
     case("compressible-has-no-dma-buf", compressible_has_no_dma_buf),
@@ -131,7 +131,7 @@ fn page_is_not_enough(cuda: &Cuda) {
     cuda.refuses("cuMemAddressReserve", &[(&raw mut base).addr(), G + 4096, 0, 0, 0], INVALID_VALUE);
 }
 
-fn host_access_untold(cuda: &Cuda) {
+fn host_access_not_reported(cuda: &Cuda) {
     cuda.init();
     for kind in [HOST, HOST_NUMA] {
         let base = cuda.mapped_as(properties_at(kind, 0, 0));

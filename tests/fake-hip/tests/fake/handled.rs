@@ -74,7 +74,7 @@ pub(crate) const ROWS: &[Row] = &[
     ),
     row!("unmap-one-mapping", &["6.1", "6.3"], several_unmapped, "memory did not come back"),
     row!("unmap-on-current-device", &["7.0", "7.1", "7.12"], queued, "Page not present"),
-    row!("host-access-untold", HOST, host::access, "hipMemGetAccess"),
+    row!("host-access-not-reported", HOST, host::access, "hipMemGetAccess"),
     row!("host-access-leaves-a-hole", HOST, host::closed_again, "nothing is at the addresses"),
     row!("host-access-faults", &["7.15", "7.16"], host::unusable, "SIGBUS"),
     row!("error-sticks", &["7.0", "7.1", "7.12", "7.15"], no_error_is_left, "hipGetLastError"),

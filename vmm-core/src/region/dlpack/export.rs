@@ -8,7 +8,7 @@ use super::shared::{Export, TensorRegion};
 use super::tensor::{LegacyTensor, Tensor};
 use super::view::{LaidOut, TensorView};
 use crate::driver::Backend;
-use crate::region::{By, Region};
+use crate::region::{Accessor, Region};
 use crate::types::{Access, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result, Vendor};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -76,8 +76,8 @@ fn place<B: Backend>(
     length: Bytes,
 ) -> Result<DLDevice> {
     let by = match device {
-        Some(device) if device.is_host() => By::Device(device),
-        _ => By::Owner,
+        Some(device) if device.is_host() => Accessor::Device(device),
+        _ => Accessor::Owner,
     };
     let need = if view.read_only { Access::Read } else { Access::ReadWrite };
     let offset = view.offset;

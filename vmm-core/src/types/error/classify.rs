@@ -167,7 +167,7 @@ mod tests {
             (Detail::Exported { count: 1 }, ErrorKind::Busy, &["1 tensor of this region is"]),
             (Detail::Exported { count: 2 }, ErrorKind::Busy, &["2 tensors of this region are"]),
             (
-                Detail::NoSuchBank { set: BankId(3), there: why() },
+                Detail::NoSuchBank { bank: BankId(3), existing: why() },
                 ErrorKind::NotFound,
                 &["bank 3", "because"],
             ),

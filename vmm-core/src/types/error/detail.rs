@@ -275,12 +275,12 @@ pub enum Detail {
         place: String,
     },
     /// A bank that does not exist or was removed.
-    #[error("{set} does not exist; existing banks: {there}")]
+    #[error("{bank} does not exist; existing banks: {existing}")]
     NoSuchBank {
         /// The bank.
-        set: BankId,
+        bank: BankId,
         /// The banks that exist.
-        there: String,
+        existing: String,
     },
     /// A request for more memory than the device has free.
     #[error("{device} is out of memory (requested {requested}, free {free} of {total}): {source}")]

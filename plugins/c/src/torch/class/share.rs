@@ -12,7 +12,7 @@ use crate::torch::importers::Importers;
 use crate::torch::process::{backend, used};
 use crate::torch::shared::{Handle, Shared};
 use crate::torch::table;
-use gpu_vmm::share::{By, Offered};
+use gpu_vmm::share::{ImportMethod, Offered};
 use gpu_vmm::{Access, Address, AnyBackend, Bytes, Region};
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ fn share(address: Address) -> Answer<Arc<Shared>> {
     let (memory, offset) = device.pool.blocks.memory_at(address, size)?;
     let importers = Importers::admit();
     let page = memory.first().map_or(0, |page| page.size().0);
-    let offer = |page| Offered::of_memory(&device.pool.backend, page, By::Process);
+    let offer = |page| Offered::of_memory(&device.pool.backend, page, ImportMethod::Process);
     let offered = memory.iter().map(offer).collect::<Result<Vec<_>, _>>()?;
     let pages = offered.iter().map(|one| one.offer().clone()).collect();
     let handle = Handle { offset: offset.0, page, pages };
