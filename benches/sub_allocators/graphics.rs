@@ -10,7 +10,7 @@ use ash::vk::{self, Handle};
 use gpu_allocator::vulkan::{self, AllocationCreateDesc, AllocationScheme, AllocatorCreateDesc};
 use gpu_allocator::{AllocationError, AllocationSizes, AllocatorDebugSettings, MemoryLocation};
 use gpu_vmm::Bytes;
-use gpu_vmm_bench::{Allocator, Answer, Stop};
+use gpu_vmm_bench::{Allocator, StepResult, Stop};
 use std::cell::RefCell;
 use std::ffi::{CStr, c_void};
 
@@ -82,7 +82,7 @@ impl Graphics {
     /// The size of its blocks.
     pub(crate) const LARGEST: Bytes = Bytes::mib(256);
 
-    pub(crate) fn new() -> Answer<Self> {
+    pub(crate) fn new() -> StepResult<Self> {
         // SAFETY: the functions have the types of their names, and ignore the instance and the device.
         let (instance, device) = unsafe {
             (
@@ -111,7 +111,7 @@ impl Allocator for Graphics {
         "gpu-allocator".to_owned()
     }
 
-    fn alloc(&self, size: Bytes) -> Answer<vulkan::Allocation> {
+    fn alloc(&self, size: Bytes) -> StepResult<vulkan::Allocation> {
         let requirements = vk::MemoryRequirements { size: size.0, alignment: 256, memory_type_bits: 1 };
         let what = AllocationCreateDesc {
             name: "",
@@ -123,7 +123,7 @@ impl Allocator for Graphics {
         self.0.borrow_mut().allocate(&what).map_err(failed)
     }
 
-    fn free(&self, block: vulkan::Allocation) -> Answer {
+    fn free(&self, block: vulkan::Allocation) -> StepResult {
         self.0.borrow_mut().free(block).map_err(failed)
     }
 }

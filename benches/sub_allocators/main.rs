@@ -11,7 +11,7 @@ mod offsets;
 
 use gpu_vmm::host::HostBackend;
 use gpu_vmm::{Bytes, DeviceId};
-use gpu_vmm_bench::{Answer, Options, Unit, Update, compare_with_pool, compare_with_pool_on_threads};
+use gpu_vmm_bench::{Options, StepResult, Unit, Update, compare_with_pool, compare_with_pool_on_threads};
 use graphics::Graphics;
 use offsets::{Locked, Offsets};
 
@@ -24,7 +24,7 @@ fn main() {
     }
 }
 
-fn run() -> Answer {
+fn run() -> StepResult {
     let host = HostBackend::open()?;
     let all = Options::default();
     // Only sizes that fit three times.

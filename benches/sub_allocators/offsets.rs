@@ -1,7 +1,7 @@
 //! `offset-allocator`: a port of Sebastian Aaltonen's allocator of numbers in one range, with two levels of bins.
 
 use gpu_vmm::Bytes;
-use gpu_vmm_bench::{Allocator, Answer, Stop};
+use gpu_vmm_bench::{Allocator, StepResult, Stop};
 use offset_allocator::Allocation;
 use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 const UNIT: u64 = 256;
 const UNITS: u32 = 1 << 30;
 
-fn alloc(allocator: &mut offset_allocator::Allocator, size: Bytes) -> Answer<Allocation> {
+fn alloc(allocator: &mut offset_allocator::Allocator, size: Bytes) -> StepResult<Allocation> {
     u32::try_from(size.0.div_ceil(UNIT))
         .ok()
         .and_then(|units| allocator.allocate(units))
@@ -33,11 +33,11 @@ impl Allocator for Offsets {
         "offset-allocator".to_owned()
     }
 
-    fn alloc(&self, size: Bytes) -> Answer<Allocation> {
+    fn alloc(&self, size: Bytes) -> StepResult<Allocation> {
         alloc(&mut self.0.borrow_mut(), size)
     }
 
-    fn free(&self, block: Allocation) -> Answer {
+    fn free(&self, block: Allocation) -> StepResult {
         self.0.borrow_mut().free(block);
         Ok(())
     }
@@ -59,11 +59,11 @@ impl Allocator for Locked {
         "offset-allocator, locked".to_owned()
     }
 
-    fn alloc(&self, size: Bytes) -> Answer<Allocation> {
+    fn alloc(&self, size: Bytes) -> StepResult<Allocation> {
         alloc(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), size)
     }
 
-    fn free(&self, block: Allocation) -> Answer {
+    fn free(&self, block: Allocation) -> StepResult {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).free(block);
         Ok(())
     }

@@ -1,13 +1,13 @@
 //! The choice of the backend and the device.
 
-use crate::Answer;
+use crate::CliResult;
 use crate::args::BackendChoice;
 use crate::say;
 use gpu_vmm::{AnyBackend, Backend, DeviceId, Vendor};
 use gpu_vmm_testkit::short;
 
 /// Opens the chosen backend; for `any` the best one with a usable device.
-pub(crate) fn backend(choice: BackendChoice) -> Answer<AnyBackend> {
+pub(crate) fn backend(choice: BackendChoice) -> CliResult<AnyBackend> {
     let named = match choice.vendor() {
         None => AnyBackend::preferred()?,
         named => named,
@@ -20,7 +20,7 @@ pub(crate) fn backend(choice: BackendChoice) -> Answer<AnyBackend> {
 
 /// Tries the vendors in order of preference and returns the first result. If that is the host's, standard error says
 /// why.
-pub(crate) fn best<T>(mut have: impl FnMut(Vendor) -> Result<T, String>) -> Answer<T> {
+pub(crate) fn best<T>(mut have: impl FnMut(Vendor) -> Result<T, String>) -> CliResult<T> {
     let mut missing = Vec::new();
     for vendor in AnyBackend::BUILT_IN {
         match have(*vendor) {

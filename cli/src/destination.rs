@@ -4,7 +4,7 @@
 //! A destination is checked before the work begins, so that a missing folder does not cost minutes of work. Between the
 //! check and the end no temporary file exists that an interrupt could leave behind.
 
-use crate::Answer;
+use crate::CliResult;
 use crate::args::refusal;
 use crate::interrupts;
 use same_file::Handle;
@@ -20,7 +20,7 @@ pub(crate) fn checked(
     option: &str,
     target: Option<&Path>,
     inputs: &[&Path],
-) -> Answer<Option<Destination>> {
+) -> CliResult<Option<Destination>> {
     let Some(target) = target else { return Ok(None) };
     let destination = Destination::check(target)?;
     match inputs.iter().find(|input| destination.is_input(input)) {
@@ -57,7 +57,7 @@ enum Kind {
 
 impl Destination {
     /// Checks that the target can be written, and opens it if it is a pipe or a device.
-    pub(crate) fn check(named: &Path) -> Answer<Self> {
+    pub(crate) fn check(named: &Path) -> CliResult<Self> {
         let kind = kind(named).map_err(|error| unwritable(&named.display(), &error))?;
         let destination = Self { named: named.to_owned(), kind, content: Vec::new() };
         if let Kind::Regular(path) = &destination.kind {
@@ -69,7 +69,7 @@ impl Destination {
     }
 
     /// Adds text. Pipes and devices get it at once.
-    pub(crate) fn add(&mut self, text: &str) -> Answer {
+    pub(crate) fn add(&mut self, text: &str) -> CliResult {
         let written = match &mut self.kind {
             Kind::Stdout => io::stdout().write_all(text.as_bytes()),
             Kind::Stderr => io::stderr().write_all(text.as_bytes()),
@@ -97,7 +97,7 @@ impl Destination {
     }
 
     /// Replaces a regular file by the text that was added since the last call.
-    pub(crate) fn complete(&mut self) -> Answer {
+    pub(crate) fn complete(&mut self) -> CliResult {
         let Kind::Regular(path) = &self.kind else { return Ok(()) };
         let content = std::mem::take(&mut self.content);
         interrupts::deferred(|| {

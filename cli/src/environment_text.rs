@@ -1,12 +1,12 @@
 //! The environment of a report, for people.
 
-use crate::Answer;
+use crate::CliResult;
 use crate::output::{Output, about};
 use gpu_vmm::Bytes;
 use gpu_vmm_conformance::report::Environment;
 
 /// Prints the driver, the device, the machine and the date.
-pub(crate) fn write(environment: &Environment, output: &mut Output) -> Answer {
+pub(crate) fn write(environment: &Environment, output: &mut Output) -> CliResult {
     let Environment { target, ran_on, driver, machine, system, gpu_vmm, time, .. } = environment;
     output.line(format!("{target}: {ran_on}"))?;
     let device = environment.chosen().map(|device| {

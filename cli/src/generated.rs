@@ -1,6 +1,6 @@
 //! Completions for shells, and manual pages: both are made from the arguments.
 
-use crate::Answer;
+use crate::CliResult;
 use crate::args::{Arguments, CompletionsArguments, ManArguments};
 use crate::destination::Destination;
 use crate::output::Output;
@@ -10,13 +10,13 @@ use std::path::Path;
 /// The name of the program.
 const NAME: &str = "gpu-vmm";
 
-pub(crate) fn completions(asked: &CompletionsArguments) -> Answer {
+pub(crate) fn completions(asked: &CompletionsArguments) -> CliResult {
     let mut text = Vec::new();
     clap_complete::generate(asked.shell, &mut Arguments::command(), NAME, &mut text);
     Output::default().line(String::from_utf8(text)?)
 }
 
-pub(crate) fn man(asked: &ManArguments) -> Answer {
+pub(crate) fn man(asked: &ManArguments) -> CliResult {
     let mut command = Arguments::command();
     // Names of subcommands then begin with that of the command.
     command.build();
@@ -28,13 +28,13 @@ pub(crate) fn man(asked: &ManArguments) -> Answer {
     shown.into_iter().try_for_each(|one| write(folder, &format!("{NAME}-{}", one.get_name()), one))
 }
 
-fn write(folder: &Path, name: &str, command: &clap::Command) -> Answer {
+fn write(folder: &Path, name: &str, command: &clap::Command) -> CliResult {
     let mut file = Destination::check(&folder.join(format!("{name}.1")))?;
     file.add(&page(command)?)?;
     file.complete()
 }
 
-fn page(command: &clap::Command) -> Answer<String> {
+fn page(command: &clap::Command) -> CliResult<String> {
     let mut text = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut text)?;
     Ok(String::from_utf8(text)?)

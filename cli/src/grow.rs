@@ -7,7 +7,7 @@ use crate::pattern::each_piece;
 use crate::progress::Progress;
 use crate::report::{Report, Step, micros, opening};
 use crate::steps::Steps;
-use crate::{Answer, choose, machine};
+use crate::{CliResult, choose, machine};
 use gpu_vmm::{
     AnyBackend, Backend, Bytes, Detail, DeviceId, Error, Growth, Operation, Placement, Region, Result,
     Vendor, WaitFor,
@@ -15,7 +15,7 @@ use gpu_vmm::{
 use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
 
-pub(crate) fn run(asked: &GrowArguments) -> Answer {
+pub(crate) fn run(asked: &GrowArguments) -> CliResult {
     let backend = choose::backend(asked.on.backend)?;
     let device = choose::device(&backend, asked.on.device);
     check_room(&backend, device, asked.to)?;
@@ -67,7 +67,7 @@ pub(crate) fn warm_up(backend: &AnyBackend, device: DeviceId) -> Result<()> {
 }
 
 /// Refuses a size that the device or the machine cannot hold, before anything is allocated.
-fn check_room(backend: &AnyBackend, device: DeviceId, to: Bytes) -> Answer {
+fn check_room(backend: &AnyBackend, device: DeviceId, to: Bytes) -> CliResult {
     let operation = Operation::Grow;
     let total = backend.device(operation, device)?.total_memory;
     if to > total {
@@ -87,7 +87,7 @@ fn reserve(
     backend: &AnyBackend,
     device: DeviceId,
     asked: &GrowArguments,
-) -> Answer<(Region<AnyBackend>, Report)> {
+) -> CliResult<(Region<AnyBackend>, Report)> {
     let found = backend.device(Operation::Grow, device)?;
     let mut builder = Region::builder(backend).on(device);
     if let Some(size) = asked.reserve {
@@ -149,7 +149,7 @@ fn check(
     device: DeviceId,
     report: &mut Report,
     progress: &mut Progress,
-) -> Answer {
+) -> CliResult {
     let end = region.end();
     progress.begin("checking", end);
     report.wrong_words = each_piece(Bytes::ZERO, end, progress, |offset, length, seed| {
@@ -161,7 +161,7 @@ fn check(
 }
 
 /// Returns an error if words are wrong, in the region or in the copy.
-fn verdict(report: &Report, copying: &Copying) -> Answer {
+fn verdict(report: &Report, copying: &Copying) -> CliResult {
     let refuse = |wrong, what| {
         let differs = if wrong == 1 { "differs" } else { "differ" };
         Err(format!("verification failed: {wrong} of the 8-byte words {what} {differs} from the pattern")

@@ -2,7 +2,7 @@
 
 mod text;
 
-use crate::Answer;
+use crate::CliResult;
 use crate::args::InfoArguments;
 use crate::output::Output;
 use gpu_vmm::{AnyBackend, Backend, Capability, Device, OpenResult, Quirk};
@@ -68,7 +68,7 @@ pub(crate) struct QuirkReport {
     pub(crate) evidence: &'static str,
 }
 
-pub(crate) fn run(asked: &InfoArguments) -> Answer {
+pub(crate) fn run(asked: &InfoArguments) -> CliResult {
     let found = match asked.backend.vendor() {
         Some(vendor) => vec![OpenResult { vendor, backend: AnyBackend::open(vendor) }],
         None => AnyBackend::probe(),

@@ -1,6 +1,6 @@
 //! Files that the command reads as a whole: reports and pool snapshots.
 
-use crate::Answer;
+use crate::CliResult;
 use gpu_vmm::Bytes;
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,7 @@ use std::path::Path;
 const MAX_SIZE: Bytes = Bytes::mib(256);
 
 /// Reads a file of at most [`MAX_SIZE`].
-pub(crate) fn read(file: &Path) -> Answer<Vec<u8>> {
+pub(crate) fn read(file: &Path) -> CliResult<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::open(file).and_then(|opened| opened.take(MAX_SIZE.0 + 1).read_to_end(&mut bytes));
     match read {

@@ -62,7 +62,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 /// The result of a subcommand. Failures of any origin are texts for people.
-type Answer<T = ()> = Result<T, Box<dyn std::error::Error>>;
+type CliResult<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::read() {

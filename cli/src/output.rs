@@ -1,6 +1,6 @@
 //! Writing to standard output or a file: lines, JSON, and text that is wrapped to a width.
 
-use crate::Answer;
+use crate::CliResult;
 use crate::destination::{Destination, unwritable};
 use gpu_vmm::Bytes;
 use std::fmt::Display;
@@ -54,7 +54,7 @@ impl Output {
     }
 
     /// Writes a line of text.
-    pub(crate) fn line(&mut self, text: impl AsRef<str>) -> Answer {
+    pub(crate) fn line(&mut self, text: impl AsRef<str>) -> CliResult {
         if self.closed {
             return Ok(());
         }
@@ -72,7 +72,7 @@ impl Output {
 
     /// Writes text after a label or after spaces: later lines begin in the column of the first. If that is too far to
     /// the right, the text goes below the label.
-    pub(crate) fn paragraph(&mut self, label: &str, text: &str) -> Answer {
+    pub(crate) fn paragraph(&mut self, label: &str, text: &str) -> CliResult {
         if text.trim().is_empty() {
             return self.label(label);
         }
@@ -92,7 +92,7 @@ impl Output {
     }
 
     /// Writes a label without text.
-    fn label(&mut self, label: &str) -> Answer {
+    fn label(&mut self, label: &str) -> CliResult {
         let label = label.trim_end();
         if label.chars().count() <= self.width {
             return self.line(label);
@@ -101,12 +101,12 @@ impl Output {
     }
 
     /// Writes one JSON object.
-    pub(crate) fn json(&mut self, value: &impl serde::Serialize) -> Answer {
+    pub(crate) fn json(&mut self, value: &impl serde::Serialize) -> CliResult {
         self.line(serde_json::to_string_pretty(value)?)
     }
 
     /// Completes the text: a file replaces the old one.
-    pub(crate) fn complete(&mut self) -> Answer {
+    pub(crate) fn complete(&mut self) -> CliResult {
         self.to.as_mut().map_or(Ok(()), Destination::complete)
     }
 }
@@ -172,7 +172,7 @@ pub(crate) fn duration(micros: f64) -> String {
 
 /// Returns the lines that are written to an output of this width.
 #[cfg(test)]
-pub(crate) fn lines_of(width: usize, write: impl FnOnce(&mut Output) -> Answer) -> Vec<String> {
+pub(crate) fn lines_of(width: usize, write: impl FnOnce(&mut Output) -> CliResult) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("text");
     let mut output = Output { to: Some(Destination::check(&file).unwrap()), width, closed: false };

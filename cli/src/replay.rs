@@ -6,7 +6,7 @@ use crate::args::{AllocatorChoice, ReplayArguments};
 use crate::destination::{Destination, checked};
 use crate::output::{Output, about};
 use crate::progress::Progress;
-use crate::{Answer, choose, grow};
+use crate::{CliResult, choose, grow};
 use gpu_vmm::pool::PoolSnapshot;
 use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Operation, Vendor};
 use gpu_vmm_replay::{Allocator, Options, Outcome, Plain, Pooled, Streams, Trace};
@@ -28,7 +28,7 @@ pub(crate) struct Report {
     pub(crate) outcome: Outcome,
 }
 
-pub(crate) fn run(asked: &ReplayArguments) -> Answer {
+pub(crate) fn run(asked: &ReplayArguments) -> CliResult {
     let snapshot = checked("replay", "--snapshot", asked.snapshot.as_deref(), &[&asked.trace])?;
     let mut progress = Progress::new(!asked.json);
     let trace = read(&asked.trace, &mut progress)?;
@@ -57,7 +57,7 @@ pub(crate) fn run(asked: &ReplayArguments) -> Answer {
     if asked.json { output.json(&report) } else { text::write(&report, &mut output) }
 }
 
-fn read(from: &Path, progress: &mut Progress) -> Answer<Trace> {
+fn read(from: &Path, progress: &mut Progress) -> CliResult<Trace> {
     if from.as_os_str() == "-" {
         return Ok(Trace::read("on standard input", std::io::stdin().lock())?);
     }
@@ -67,7 +67,7 @@ fn read(from: &Path, progress: &mut Progress) -> Answer<Trace> {
     Ok(Trace::open(from, &|done| progress.advance(done))?)
 }
 
-fn open(asked: &ReplayArguments) -> Answer<AnyBackend> {
+fn open(asked: &ReplayArguments) -> CliResult<AnyBackend> {
     #[cfg(feature = "host")]
     if let Some(memory) = asked.host_memory {
         return Ok(gpu_vmm::host::HostConfig::new().memory(memory).open()?.into());
@@ -77,7 +77,7 @@ fn open(asked: &ReplayArguments) -> Answer<AnyBackend> {
 
 /// Refuses a trace that the device cannot hold, before anything is allocated. None of the memory is used, so on the
 /// host the limit is the backend's and not the memory that the machine can provide.
-fn check_room(backend: &AnyBackend, device: DeviceId, trace: &Trace, threads: u32) -> Answer {
+fn check_room(backend: &AnyBackend, device: DeviceId, trace: &Trace, threads: u32) -> CliResult {
     let need = Bytes(trace.peak_asked().saturating_mul(threads.into()));
     let memory = backend.memory_info(device)?;
     if need <= memory.free {
@@ -106,7 +106,7 @@ fn on_a_pool(
     asked: &ReplayArguments,
     snapshot: Option<Destination>,
     progress: &mut Progress,
-) -> Answer<Outcome> {
+) -> CliResult<Outcome> {
     let streams = Streams::of(backend, device, trace.streams())?;
     let pooled = Pooled::new(backend, device, &streams, asked.page)?;
     let Some(file) = snapshot else { return rounds(trace, &pooled, asked, progress, &|| {}) };
@@ -125,7 +125,7 @@ fn rounds(
     asked: &ReplayArguments,
     progress: &mut Progress,
     at_peak: &(dyn Fn() + Sync),
-) -> Answer<Outcome> {
+) -> CliResult<Outcome> {
     progress.begin_rounds(trace.events() * u64::from(asked.threads));
     let shown = &*progress;
     let options = Options {

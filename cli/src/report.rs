@@ -1,6 +1,6 @@
 //! The results of `grow`, for people and for programs.
 
-use crate::Answer;
+use crate::CliResult;
 use crate::copying::Copying;
 use crate::output::{Output, about, counted, duration};
 use gpu_vmm::{Address, Bytes, Growth, GrowthKind, Vendor};
@@ -84,7 +84,7 @@ impl Report {
     }
 
     /// Prints the lines after the table of steps.
-    pub(crate) fn summary(&self, output: &mut Output) -> Answer {
+    pub(crate) fn summary(&self, output: &mut Output) -> CliResult {
         let Self { verified_by, wrong_words, total_micros, .. } = self;
         let verified = Bytes(self.verified_bytes);
         output.line("")?;
@@ -123,7 +123,7 @@ pub(crate) fn micros(time: Duration) -> f64 {
 }
 
 /// Prints the lines before the steps.
-pub(crate) fn opening(output: &mut Output, report: &Report, base: Address, plan: &str) -> Answer {
+pub(crate) fn opening(output: &mut Output, report: &Report, base: Address, plan: &str) -> CliResult {
     let Report { backend, device, device_name, .. } = report;
     output.paragraph("", &format!("{backend} device {device}: {device_name}"))?;
     let reserved = about(Bytes(report.reserved_bytes));

@@ -2,7 +2,7 @@
 
 mod text;
 
-use crate::Answer;
+use crate::CliResult;
 use crate::args::SnapshotArguments;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -93,7 +93,7 @@ pub(crate) struct Blocks {
     pub(crate) compressed: u64,
 }
 
-pub(crate) fn run(asked: &SnapshotArguments) -> Answer {
+pub(crate) fn run(asked: &SnapshotArguments) -> CliResult {
     let file = SnapshotFile::open(&asked.file)?;
     let mut output = Output::default();
     let mut report = Report::new(&file);

@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::Fence;
-use crate::piece::Piece;
+use crate::block_memory::BlockMemory;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
 use crate::thread_cache::body::{Body, Others, Ready};
@@ -114,7 +114,7 @@ impl<B: Backend> Block<B> {
         self.body.others = None;
     }
 
-    pub(crate) fn piece(&self) -> &Piece {
+    pub(crate) fn piece(&self) -> &BlockMemory {
         &self.body.piece
     }
 
@@ -126,7 +126,7 @@ impl<B: Backend> Block<B> {
     /// Returns true if [`record_use`](Block::record_use) has recorded another stream.
     #[must_use]
     pub fn is_used_elsewhere(&self) -> bool {
-        self.others().is_some_and(|others| !(others.streams.is_empty() && others.turns.is_empty()))
+        self.others().is_some_and(|others| !(others.streams.is_empty() && others.also_after.is_empty()))
     }
 
     /// Frees the block. Requests for any stream reuse its memory once `fence` and the work of the streams that

@@ -3,7 +3,7 @@
 use crate::Fence;
 use crate::core::Core;
 use crate::slabs::Ended;
-use crate::stream_order::Turn;
+use crate::stream_order::FreeAfter;
 use gpu_vmm_core::Backend;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl<B: Backend> Core<B> {
 
     fn next_ended_slab(&mut self) -> Option<Ended> {
         let Self { slabs, streams, .. } = self;
-        slabs.next_ended(|turn| streams.is_done(turn))
+        slabs.next_ended(|free_after| streams.is_done(free_after))
     }
 
     /// Collects all pieces whose work is done. Returns true if there was any.
@@ -55,15 +55,15 @@ impl<B: Backend> Core<B> {
     /// must not fail for it.
     fn collect(&mut self, index: usize) -> bool {
         let Some(waiting) = self.pending.list.get(index) else { return false };
-        let done = waiting.turns.iter().all(|turn| self.streams.is_done(*turn))
+        let done = waiting.also_after.iter().all(|free_after| self.streams.is_done(*free_after))
             && (waiting.is_past
                 || waiting.fence.as_ref().is_none_or(|fence| fence.is_done().is_ok_and(|done| done)));
         if done {
             let waiting = self.pending.list.swap_remove(index);
             self.pending.bytes -= waiting.piece.size;
             // The fence covers the work of the piece's own stream too.
-            let turn = if waiting.fence.is_some() { Turn::FREE } else { waiting.turn };
-            self.give_after(waiting.piece, turn);
+            let free_after = if waiting.fence.is_some() { FreeAfter::FREE } else { waiting.free_after };
+            self.give_after(waiting.piece, free_after);
         }
         done
     }
@@ -87,9 +87,9 @@ mod tests {
 
     /// A fence that is done when the test says so.
     #[derive(Debug, Default)]
-    struct Told(AtomicBool);
+    struct SettableFence(AtomicBool);
 
-    impl Fence for Told {
+    impl Fence for SettableFence {
         fn is_done(&self) -> Result<bool> {
             Ok(self.0.load(Ordering::Relaxed))
         }
@@ -104,8 +104,8 @@ mod tests {
     #[test]
     fn the_look_after_a_fence_is_done_collects_its_piece() {
         let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
-        let (fence, size) = (Arc::new(Told::default()), Bytes::mib(16));
-        pool.alloc(size).unwrap().free_after(Arc::<Told>::clone(&fence));
+        let (fence, size) = (Arc::new(SettableFence::default()), Bytes::mib(16));
+        pool.alloc(size).unwrap().free_after(Arc::<SettableFence>::clone(&fence));
         let look = || {
             pool.owner.inner.core(Operation::Allocate).unwrap().collect_some();
             pool.stats().pending
@@ -119,10 +119,10 @@ mod tests {
     #[test]
     fn a_look_is_at_32_pieces() {
         let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
-        let fences: Vec<_> = (0..70).map(|_| Arc::new(Told::default())).collect();
+        let fences: Vec<_> = (0..70).map(|_| Arc::new(SettableFence::default())).collect();
         let size = Bytes::mib(2);
         for fence in &fences {
-            pool.alloc(size).unwrap().free_after(Arc::<Told>::clone(fence));
+            pool.alloc(size).unwrap().free_after(Arc::<SettableFence>::clone(fence));
         }
         let look = || {
             pool.owner.inner.core(Operation::Allocate).unwrap().collect_some();

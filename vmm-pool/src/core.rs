@@ -1,5 +1,6 @@
 //! The state of a pool, under one lock: where memory is, which stream owns it, and after which work it is free.
 
+use crate::block_memory::{BlockMemory, Origin};
 use crate::chunk::Chunk;
 use crate::classes::{SMALL_CLASSES, size_of};
 use crate::error::ExhaustedResource;
@@ -7,12 +8,11 @@ use crate::frames::{FrameIndex, Frames};
 use crate::history::History;
 use crate::ongoing::Ongoing;
 use crate::pending::Pending;
-use crate::piece::{Origin, Piece};
 use crate::settings::Settings;
 use crate::slabs::{Ended, Kind, Slab, Slabs};
 use crate::space::{Group, Space, Spot, Wanted};
 use crate::stats::DriverCalls;
-use crate::stream_order::{CLEAN, StreamIndex, Turn};
+use crate::stream_order::{CLEAN, FreeAfter, StreamIndex};
 use crate::streams::Streams;
 use crate::tags::Tags;
 use gpu_vmm_core::{Backend, Bytes, Error, Operation, PhysicalMemory, Properties};
@@ -172,7 +172,7 @@ impl<B: Backend> Core<B> {
 
     /// Takes a range whose memory is all mapped. `settled` is true if the thread caches were emptied into the core before.
     #[inline]
-    pub(crate) fn take(&mut self, request: Request, settled: bool) -> Result<Piece, Shortage> {
+    pub(crate) fn take(&mut self, request: Request, settled: bool) -> Result<BlockMemory, Shortage> {
         self.check_active(request.tag)?;
         match request.captures {
             true => self.streams.owe(request.stream),
@@ -185,12 +185,12 @@ impl<B: Backend> Core<B> {
 
     /// Takes a place whose memory is all mapped.
     #[inline]
-    pub(crate) fn take_at(&mut self, space: usize, spot: Spot, request: Request) -> Piece {
+    pub(crate) fn take_at(&mut self, space: usize, spot: Spot, request: Request) -> BlockMemory {
         let at = &mut self.spaces[space];
         let taken = at.take(&mut self.frames, spot, request.size, request.stream, false);
         let (address, origin) = (at.base + taken.offset, Origin::Range(space as u16, taken.range));
         self.note_taken(request);
-        Piece { address, size: request.size, origin }
+        BlockMemory { address, size: request.size, origin }
     }
 
     /// Counts a taken range.
@@ -249,7 +249,7 @@ impl<B: Backend> Core<B> {
         request: Request,
         class: usize,
         count: usize,
-        pieces: &mut Vec<Piece>,
+        pieces: &mut Vec<BlockMemory>,
     ) -> bool {
         debug_assert!(class < SMALL_CLASSES);
         let size = size_of(class);
@@ -257,7 +257,7 @@ impl<B: Backend> Core<B> {
         let mut take = |core: &mut Self| {
             let before = pieces.len();
             core.slabs.take(kind, request.stream, count, |slab, slot, address| {
-                pieces.push(Piece { address, size, origin: Origin::Slot(slab, slot) });
+                pieces.push(BlockMemory { address, size, origin: Origin::Slot(slab, slot) });
             });
             pieces.len() > before
         };
@@ -283,57 +283,57 @@ impl<B: Backend> Core<B> {
     }
 
     /// Adds a slab in a range that was taken for it.
-    pub(crate) fn add_slab(&mut self, request: Request, class: usize, piece: Piece) {
+    pub(crate) fn add_slab(&mut self, request: Request, class: usize, piece: BlockMemory) {
         if let Origin::Range(space, range) = piece.origin {
             let kind = Kind { tag: request.tag, class: class as u16 };
             // The stream's own work may still use the range.
-            let turn = self.streams.last_turn(request.stream);
-            self.slabs.insert(Slab::new(kind, turn, space, range, piece.address));
+            let free_after = self.streams.last_free(request.stream);
+            self.slabs.insert(Slab::new(kind, free_after, space, range, piece.address));
         }
     }
 
     /// Frees a piece that a stream used last.
     #[inline]
-    pub(crate) fn give(&mut self, piece: Piece, stream: StreamIndex) {
-        let turn = self.streams.free(stream);
-        self.give_after(piece, turn);
+    pub(crate) fn give(&mut self, piece: BlockMemory, stream: StreamIndex) {
+        let free_after = self.streams.free(stream);
+        self.give_after(piece, free_after);
     }
 
-    /// Frees a piece that later requests may use after the work of `turn`.
+    /// Frees a piece that later requests may use after the work of `free_after`.
     #[inline]
-    pub(crate) fn give_after(&mut self, piece: Piece, turn: Turn) {
+    pub(crate) fn give_after(&mut self, piece: BlockMemory, free_after: FreeAfter) {
         self.frees += 1;
         match piece.origin {
-            Origin::Range(space, range) => self.give_range(usize::from(space), range, turn),
+            Origin::Range(space, range) => self.give_range(usize::from(space), range, free_after),
             Origin::Slot(index, slot) => {
                 let Self { slabs, streams, .. } = self;
-                let order = (turn, streams.covered(turn.stream()));
-                match slabs.give(index, slot, order, |turn| streams.is_done(turn)) {
+                let order = (free_after, streams.covered(free_after.stream()));
+                match slabs.give(index, slot, order, |free_after| streams.is_done(free_after)) {
                     Some(ended) => self.give_slab(ended),
-                    None => self.note_freed(turn.stream(), piece.size),
+                    None => self.note_freed(free_after.stream(), piece.size),
                 }
             }
         }
     }
 
     /// Frees the range of a slab that was removed.
-    pub(crate) fn give_slab(&mut self, Ended { space, range, turn }: Ended) {
-        self.give_range(usize::from(space), range, turn);
+    pub(crate) fn give_slab(&mut self, Ended { space, range, free_after }: Ended) {
+        self.give_range(usize::from(space), range, free_after);
     }
 
     #[inline]
-    fn give_range(&mut self, space: usize, range: u32, turn: Turn) {
-        let size = self.free_range(space, range, turn);
+    fn give_range(&mut self, space: usize, range: u32, free_after: FreeAfter) {
+        let size = self.free_range(space, range, free_after);
         self.taken -= size;
-        self.note_freed(turn.stream(), size);
+        self.note_freed(free_after.stream(), size);
         self.note();
     }
 
-    /// Makes a range free after the work of `turn`, and returns its size.
+    /// Makes a range free after the work of `free_after`, and returns its size.
     #[inline]
-    pub(crate) fn free_range(&mut self, space: usize, range: u32, turn: Turn) -> u64 {
+    pub(crate) fn free_range(&mut self, space: usize, range: u32, free_after: FreeAfter) -> u64 {
         let at = &mut self.spaces[space];
-        let size = at.give(&mut self.frames, &self.streams, range, turn);
+        let size = at.give(&mut self.frames, &self.streams, range, free_after);
         if at.begins_to_wait() {
             self.waiting.push(space);
         }

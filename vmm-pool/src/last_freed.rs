@@ -4,8 +4,8 @@
 //! [Locking the core](crate::shared::Inner::core) first moves the block's memory into the core, so that every holder of the
 //! lock sees all free memory. Until then the thread cache that the block came from counts it as live.
 
+use crate::block_memory::BlockMemory;
 use crate::classes::MEDIUM;
-use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
 use crate::thread_cache::body::{Body, Ready};
 use gpu_vmm_core::{Backend, Stream};
@@ -56,7 +56,7 @@ impl<B: Backend> Last<B> {
 
     /// Returns true if the slot is for pieces like this one.
     #[inline]
-    pub(crate) fn serves(&self, piece: &Piece) -> bool {
+    pub(crate) fn serves(&self, piece: &BlockMemory) -> bool {
         self.on && piece.size > MEDIUM
     }
 

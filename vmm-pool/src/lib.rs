@@ -50,11 +50,11 @@
 //! | `builder`, `settings`, `budget` | the configuration of a pool, and the budget, which can change |
 //! | `error` | failed allocations, with the pool's statistics |
 //! | `owner`, `shared` | state that ends with the pool, and state that lives as long as a block |
-//! | `thread_cache`, `classes`, `piece` | freed blocks that are cached for threads |
+//! | `thread_cache`, `classes`, `block_memory` | freed blocks that are cached for threads |
 //! | `last_freed` | the large piece that was freed last, outside the pool's main lock |
 //! | `core` | the pool's state, under one lock |
 //! | `mapping` | the turn to create, map and unmap memory, which one thread has at a time |
-//! | `supply`, `trim`, `suspend`, `premap` | memory that is mapped for requests, returned to the driver, suspended, and mapped in advance |
+//! | `missing_pages`, `trim`, `suspend`, `premap` | memory that is mapped for requests, returned to the driver, suspended, and mapped in advance |
 //! | `away`, `ongoing` | memory that a thread suspends or resumes without the lock |
 //! | `space` | addresses: the ranges that are taken, and the memory behind them |
 //! | `frames`, `lost` | physical memory, and pages that are out of use because a failed call lost it |
@@ -82,6 +82,7 @@
 
 mod away;
 mod block;
+mod block_memory;
 mod budget;
 mod builder;
 mod chunk;
@@ -98,10 +99,10 @@ mod last_freed;
 mod lend;
 mod lost;
 mod mapping;
+mod missing_pages;
 mod ongoing;
 mod owner;
 mod pending;
-mod piece;
 mod plain;
 mod pool;
 mod pool_stream;
@@ -118,7 +119,6 @@ mod space;
 mod stats;
 mod stream_order;
 mod streams;
-mod supply;
 mod suspend;
 mod tag_spaces;
 mod tags;

@@ -1,14 +1,14 @@
 //! Pages that are out of use: a driver call failed there, and so did its rollback.
 
+use crate::block_memory::BlockMemory;
 use crate::core::Core;
 use crate::frames::LOST;
-use crate::piece::Piece;
 use crate::space::Page;
 use gpu_vmm_core::{Backend, Bytes};
 
 impl<B: Backend> Core<B> {
     /// Returns the offset of the first page of a piece without usable memory.
-    pub(crate) fn lost_in(&self, piece: &Piece) -> Option<Bytes> {
+    pub(crate) fn lost_in(&self, piece: &BlockMemory) -> Option<Bytes> {
         let space = self.space_of(piece);
         let mut pages = space.pages_of(piece.address - space.base, piece.size);
         pages.find(|page| !space.page_at(*page).is_mapped()).map(|page| space.offset_of(page))

@@ -1,8 +1,8 @@
 //! Freed pieces that wait for other streams or for a fence.
 
 use crate::Fence;
-use crate::piece::Piece;
-use crate::stream_order::Turn;
+use crate::block_memory::BlockMemory;
+use crate::stream_order::FreeAfter;
 use std::sync::Arc;
 
 #[derive(Debug, Default)]
@@ -16,11 +16,11 @@ pub(crate) struct Pending {
 /// A freed piece that waits.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub(crate) piece: Piece,
+    pub(crate) piece: BlockMemory,
     /// The work of its own stream after which the piece is free.
-    pub(crate) turn: Turn,
+    pub(crate) free_after: FreeAfter,
     /// The work of other streams that the piece waits for.
-    pub(crate) turns: Vec<Turn>,
+    pub(crate) also_after: Vec<FreeAfter>,
     pub(crate) fence: Option<Arc<dyn Fence>>,
     /// True if a wait for the fence has ended.
     pub(crate) is_past: bool,

@@ -1,11 +1,11 @@
 //! The pool type and the path of an allocation.
 
 use crate::Block;
+use crate::block_memory::BlockMemory;
 use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, aligned_class, class_of, size_of};
 use crate::core::{Core, PAGE, Request, Shortage};
 use crate::mapping::Mapping;
 use crate::owner::Owner;
-use crate::piece::Piece;
 use crate::plain::NewChunk;
 use crate::settings::{Callbacks, Settings};
 use crate::shared::Inner;
@@ -72,7 +72,7 @@ pub(crate) const DEFAULT_ALIGNMENT: Bytes = Bytes(256);
 
 /// An allocation request, with the thread cache of the calling thread.
 #[derive(Debug)]
-struct Asked<'a, B: Backend> {
+struct AllocRequest<'a, B: Backend> {
     thread_cache: &'a ThreadCacheRef<B>,
     size: Bytes,
     alignment: Bytes,
@@ -206,9 +206,9 @@ impl<B: Backend> Pool<B> {
         let captures = !stream.is_default() && self.captures(stream);
         let cached = class.filter(|_| !captures);
         let cached = cached.and_then(|class| self.take_cached(thread_cache, class, size, stream));
-        let asked = Asked { thread_cache, size, alignment, stream, class, captures, tentative: true };
+        let wanted = AllocRequest { thread_cache, size, alignment, stream, class, captures, tentative: true };
         let ready = cached.or_else(|| self.take_last(size, alignment, (stream, captures)));
-        Some(self.block(ready.or_else(|| self.try_take(&asked, false, (&mut None, &mut None)).ok())?))
+        Some(self.block(ready.or_else(|| self.try_take(&wanted, false, (&mut None, &mut None)).ok())?))
     }
 
     /// Takes a block from the thread cache.
@@ -249,10 +249,11 @@ impl<B: Backend> Pool<B> {
             None => self.check(size, alignment)?,
         };
         self.owner.inner.process.check(OPERATION)?;
-        let asked = Asked { thread_cache, size, alignment, stream, class, captures, tentative: false };
+        let wanted =
+            AllocRequest { thread_cache, size, alignment, stream, class, captures, tentative: false };
         let ready = match self.take_last(size, alignment, (stream, captures)) {
             Some(ready) => ready,
-            None => self.take(&asked)?,
+            None => self.take(&wanted)?,
         };
         Ok(self.block(ready))
     }
@@ -300,14 +301,14 @@ impl<B: Backend> Pool<B> {
 
     /// Takes memory from the core. If there is too little, waits for streams and fences, calls the callback, and tries again. Gives up
     /// only after a round of waits that began after the last failure and during which no thread returned any memory, or after [`ROUNDS`].
-    fn take(&self, asked: &Asked<'_, B>) -> Result<Ready<B>> {
-        let size = asked.size;
+    fn take(&self, wanted: &AllocRequest<'_, B>) -> Result<Ready<B>> {
+        let size = wanted.size;
         let mut settled = false;
         let mut ladder = Ladder::Streams;
         let (mut chunk, mut turn, mut is_reserved) = (None, None, false);
         let (mut returned, mut rounds) = (0, 0);
         loop {
-            let shortage = match self.try_take(asked, settled, (&mut chunk, &mut turn)) {
+            let shortage = match self.try_take(wanted, settled, (&mut chunk, &mut turn)) {
                 Ok(taken) => {
                     drop(turn);
                     if settled {
@@ -371,11 +372,11 @@ impl<B: Backend> Pool<B> {
     /// Takes memory from the core, if it has any. A new chunk serves this request first.
     fn try_take<'a>(
         &'a self,
-        asked: &Asked<'_, B>,
+        wanted: &AllocRequest<'_, B>,
         settled: bool,
         (chunk, turn): (&mut Option<NewChunk<'_, B>>, &mut Option<Mapping<'a, B>>),
     ) -> Result<Ready<B>, Shortage> {
-        let &Asked { thread_cache, size, alignment, stream, class, captures, tentative } = asked;
+        let &AllocRequest { thread_cache, size, alignment, stream, class, captures, tentative } = wanted;
         // One hold from the look at the stream's number to the memory that is taken for it: the number may serve another stream
         // later. If the hold is interrupted to map or overwrite the memory, that belongs to this request already.
         let mut core = match turn {
@@ -424,7 +425,7 @@ impl<B: Backend> Pool<B> {
             (Some(class), Some(bin)) => Place::Cached(bin, Class::new(class)),
             _ => Place::Last(tag),
         };
-        let body = |piece: Piece| Body::new(thread_cache, piece, (stream, index), size.0, place);
+        let body = |piece: BlockMemory| Body::new(thread_cache, piece, (stream, index), size.0, place);
         match place {
             // The budget may have become smaller while the hold was interrupted.
             Place::Cached(bin, class) if !cache.refuses() => {

@@ -1,8 +1,8 @@
 //! Queries: the block at an address, statistics and snapshots.
 
+use crate::block_memory::Origin;
 use crate::core::Core;
 use crate::owner::Owner;
-use crate::piece::Origin;
 use crate::snapshot::{
     BlockSnapshot, BlockState, FramesSnapshot, PagesSnapshot, PoolSnapshot, SpaceSnapshot,
 };

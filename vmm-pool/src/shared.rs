@@ -1,9 +1,9 @@
 //! The state that a pool shares with its blocks.
 
+use crate::block_memory::BlockMemory;
 use crate::chunk::Chunk;
 use crate::core::Core;
 use crate::last_freed::Last;
-use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
 use crate::tracking::Tracking;
 use gpu_vmm_core::extend::{NoWaits, Process, pool_memory};
@@ -87,14 +87,14 @@ impl<B: Backend> Inner<B> {
     }
 
     /// Moves the block that was freed last into the core, if the slot serves blocks like this piece.
-    pub(crate) fn empty_slot_for(&self, piece: &Piece) {
+    pub(crate) fn empty_slot_for(&self, piece: &BlockMemory) {
         if self.last.serves(piece) {
             drop(CoreGuard::new(self, self.lock(), false));
         }
     }
 
     /// Frees a piece, in the process that created the pool. Returns the locked core.
-    pub(crate) fn give(&self, piece: Piece, index: StreamIndex) -> CoreGuard<'_, B> {
+    pub(crate) fn give(&self, piece: BlockMemory, index: StreamIndex) -> CoreGuard<'_, B> {
         let mut core = CoreGuard::new(self, self.lock(), false);
         core.give(piece, index);
         core.end_free();

@@ -6,7 +6,7 @@
 
 use crate::classes::size_of;
 use crate::space::RangeIndex;
-use crate::stream_order::{CLEAN, StreamIndex, Turn};
+use crate::stream_order::{CLEAN, FreeAfter, StreamIndex};
 use std::collections::HashMap;
 
 /// A slab's number.
@@ -43,7 +43,7 @@ pub(crate) struct Slab {
 #[derive(Clone, Debug)]
 struct Group {
     /// The work after which every stream may use all of them.
-    turn: Turn,
+    free_after: FreeAfter,
     /// The moment of the slot that was freed first.
     first: u64,
     map: Map,
@@ -70,7 +70,7 @@ pub(crate) struct Ended {
     pub(crate) space: u16,
     pub(crate) range: RangeIndex,
     /// The work after which the range is free.
-    pub(crate) turn: Turn,
+    pub(crate) free_after: FreeAfter,
 }
 
 /// All slabs of a pool.
@@ -101,15 +101,15 @@ const fn slots_of(class: usize) -> u64 {
 }
 
 impl Slab {
-    /// Creates a slab in a range that is free after the work of `turn`.
-    pub(crate) fn new(kind: Kind, turn: Turn, space: u16, range: RangeIndex, base: u64) -> Self {
+    /// Creates a slab in a range that is free after the work of `free_after`.
+    pub(crate) fn new(kind: Kind, free_after: FreeAfter, space: u16, range: RangeIndex, base: u64) -> Self {
         let Kind { tag, class } = kind;
         let slots = slots_of(usize::from(class)) as u16;
         let mut map = [0; WORDS];
         for slot in 0..usize::from(slots) {
             map[slot / 64] |= 1 << (slot % 64);
         }
-        let groups = vec![Group { turn, first: turn.moment(), map }];
+        let groups = vec![Group { free_after, first: free_after.moment(), map }];
         let streams = vec![CLEAN; usize::from(slots)].into();
         Self { space, range, base, class, tag, slots, free: slots, groups, streams, withdrawn: false }
     }
@@ -146,12 +146,12 @@ impl Slab {
 
     /// Returns the moment of the first group that waits for a stream, or of the ready slots.
     fn first_of(&self, stream: StreamIndex) -> Option<u64> {
-        self.groups.iter().find(|group| group.turn.stream() == stream).map(|group| group.first)
+        self.groups.iter().find(|group| group.free_after.stream() == stream).map(|group| group.first)
     }
 
     /// Takes the free slot that waits for `order`, if there is one, for a stream.
     fn take(&mut self, order: StreamIndex, stream: StreamIndex) -> Option<u16> {
-        let place = self.groups.iter().rposition(|group| group.turn.stream() == order)?;
+        let place = self.groups.iter().rposition(|group| group.free_after.stream() == order)?;
         let map = &mut self.groups[place].map;
         let word = map.iter().position(|word| *word != 0)?;
         let slot = word * 64 + map[word].trailing_zeros() as usize;
@@ -166,17 +166,18 @@ impl Slab {
 
     /// Adds free slots. Slots that an event covers already are not joined with later ones: otherwise steady frees would put off the time
     /// at which other streams may use them. Returns true if no other free slots wait for the same stream.
-    fn add(&mut self, map: Map, turn: Turn, covered: u64) -> bool {
-        let newest = self.groups.iter_mut().rev().find(|group| group.turn.stream() == turn.stream());
+    fn add(&mut self, map: Map, free_after: FreeAfter, covered: u64) -> bool {
+        let newest =
+            self.groups.iter_mut().rev().find(|group| group.free_after.stream() == free_after.stream());
         // In the order of the groups: a later moment is never wrong.
-        let turn = newest.as_ref().map_or(turn, |newest| newest.turn.later(turn));
+        let free_after = newest.as_ref().map_or(free_after, |newest| newest.free_after.later(free_after));
         let is_first = newest.is_none();
-        match newest.filter(|newest| turn.stream() == CLEAN || newest.turn.moment() > covered) {
+        match newest.filter(|newest| free_after.stream() == CLEAN || newest.free_after.moment() > covered) {
             Some(group) => {
-                group.turn = turn;
+                group.free_after = free_after;
                 group.map.iter_mut().zip(map).for_each(|(word, more)| *word |= more);
             }
-            None => self.groups.push(Group { turn, first: turn.moment(), map }),
+            None => self.groups.push(Group { free_after, first: free_after.moment(), map }),
         }
         is_first
     }
@@ -184,22 +185,23 @@ impl Slab {
     /// Makes the slots ready that wait for the work of a stream up to a moment. Returns true if there are some, and no ready slots were
     /// there before.
     fn settle(&mut self, stream: StreamIndex, moment: u64) -> bool {
-        let is_done = |group: &mut Group| group.turn.stream() == stream && group.turn.moment() <= moment;
+        let is_done =
+            |group: &mut Group| group.free_after.stream() == stream && group.free_after.moment() <= moment;
         let done: Vec<_> = self.groups.extract_if(.., is_done).collect();
         let is_first = !done.is_empty() && self.first_of(CLEAN).is_none();
         for group in done {
-            self.add(group.map, Turn::FREE, 0);
+            self.add(group.map, FreeAfter::FREE, 0);
         }
         is_first
     }
 
     /// Returns the work after which all free slots are ready; none if they wait for several streams.
-    fn turn(&self, is_done: impl Fn(Turn) -> bool) -> Option<Turn> {
-        self.groups.iter().map(|group| group.turn).filter(|turn| !is_done(*turn)).try_fold(
-            Turn::FREE,
-            |all, turn| {
-                let is_one = all == Turn::FREE || all.stream() == turn.stream();
-                is_one.then(|| all.later(turn))
+    fn free_after(&self, is_done: impl Fn(FreeAfter) -> bool) -> Option<FreeAfter> {
+        self.groups.iter().map(|group| group.free_after).filter(|free_after| !is_done(*free_after)).try_fold(
+            FreeAfter::FREE,
+            |all, free_after| {
+                let is_one = all == FreeAfter::FREE || all.stream() == free_after.stream();
+                is_one.then(|| all.later(free_after))
             },
         )
     }
@@ -242,9 +244,9 @@ impl Slabs {
                 (self.list.len() - 1) as SlabIndex
             }
         };
-        let turns: Vec<_> =
-            self.list[index as usize].groups.iter().map(|group| group.turn.stream()).collect();
-        turns.into_iter().for_each(|stream| self.enlist(index, stream));
+        let streams: Vec<_> =
+            self.list[index as usize].groups.iter().map(|group| group.free_after.stream()).collect();
+        streams.into_iter().for_each(|stream| self.enlist(index, stream));
     }
 
     /// Takes up to `count` slots for a stream: its own, then ready ones; fewer or none if no more are free.
@@ -303,25 +305,25 @@ impl Slabs {
         }
     }
 
-    /// Frees a slot after the work of `turn`. `covered` is the moment up to which events cover the frees on its stream. Removes the slab if
+    /// Frees a slot after the work of `free_after`. `covered` is the moment up to which events cover the frees on its stream. Removes the slab if
     /// no other slot is taken and all wait for one stream at most; `is_done` returns true for work that is done.
     pub(crate) fn give(
         &mut self,
         index: SlabIndex,
         slot: u16,
-        (turn, covered): (Turn, u64),
-        is_done: impl Fn(Turn) -> bool,
+        (free_after, covered): (FreeAfter, u64),
+        is_done: impl Fn(FreeAfter) -> bool,
     ) -> Option<Ended> {
         let slab = &mut self.list[index as usize];
         debug_assert!(!slab.is_free(slot));
         let mut map = [0; WORDS];
         map[usize::from(slot) / 64] = 1 << (slot % 64);
-        let turn = if is_done(turn) { Turn::FREE } else { turn };
-        let is_first = slab.add(map, turn, covered);
+        let free_after = if is_done(free_after) { FreeAfter::FREE } else { free_after };
+        let is_first = slab.add(map, free_after, covered);
         slab.free += 1;
         let is_empty = slab.free == slab.slots;
         if is_first {
-            self.enlist(index, turn.stream());
+            self.enlist(index, free_after.stream());
         }
         if !is_empty {
             return None;
@@ -334,24 +336,24 @@ impl Slabs {
     }
 
     /// Removes a slab without a taken slot whose slots have waited for several streams, once they wait for one at most.
-    pub(crate) fn next_ended(&mut self, is_done: impl Fn(Turn) -> bool) -> Option<Ended> {
+    pub(crate) fn next_ended(&mut self, is_done: impl Fn(FreeAfter) -> bool) -> Option<Ended> {
         let is_empty = |slab: &Slab| slab.slots > 0 && slab.free == slab.slots;
         self.empty.retain(|index| is_empty(&self.list[*index as usize]));
-        let place = self.empty.iter().position(|index| self.get(*index).turn(&is_done).is_some())?;
+        let place = self.empty.iter().position(|index| self.get(*index).free_after(&is_done).is_some())?;
         let index = self.empty.swap_remove(place);
         self.end(index, is_done)
     }
 
     /// Removes a slab without a taken slot, unless its slots wait for several streams.
-    fn end(&mut self, index: SlabIndex, is_done: impl Fn(Turn) -> bool) -> Option<Ended> {
-        let turn = self.get(index).turn(is_done)?;
+    fn end(&mut self, index: SlabIndex, is_done: impl Fn(FreeAfter) -> bool) -> Option<Ended> {
+        let free_after = self.get(index).free_after(is_done)?;
         self.unlist(index);
         let slab = &mut self.list[index as usize];
         let (space, range) = (slab.space, slab.range);
         (slab.slots, slab.free) = (0, 0);
         slab.groups.clear();
         self.vacant.push(index);
-        Some(Ended { space, range, turn })
+        Some(Ended { space, range, free_after })
     }
 
     /// Gives no more slots out of the slabs that `which` accepts. Taken slots can be freed.
@@ -394,7 +396,7 @@ mod tests {
     const KIND: Kind = Kind { tag: 0, class: 0 };
 
     fn slab(range: RangeIndex, base: u64) -> Slab {
-        Slab::new(KIND, Turn::new(1, 1), 0, range, base)
+        Slab::new(KIND, FreeAfter::new(1, 1), 0, range, base)
     }
 
     /// Takes slots for a stream.
@@ -405,8 +407,14 @@ mod tests {
     }
 
     /// Frees a slot while no work is done.
-    fn give(slabs: &mut Slabs, (slab, slot, _): (SlabIndex, u16, u64), turn: Turn) -> Option<Turn> {
-        slabs.give(slab, slot, (turn, 0), |turn| turn == Turn::FREE).map(|ended| ended.turn)
+    fn give(
+        slabs: &mut Slabs,
+        (slab, slot, _): (SlabIndex, u16, u64),
+        free_after: FreeAfter,
+    ) -> Option<FreeAfter> {
+        slabs
+            .give(slab, slot, (free_after, 0), |free_after| free_after == FreeAfter::FREE)
+            .map(|ended| ended.free_after)
     }
 
     #[test]
@@ -421,7 +429,7 @@ mod tests {
         addresses.sort_unstable();
         addresses.dedup();
         assert_eq!(addresses.len(), 512);
-        assert_eq!(give(&mut slabs, taken[77], Turn::new(1, 2)), None);
+        assert_eq!(give(&mut slabs, taken[77], FreeAfter::new(1, 2)), None);
         assert_eq!(take(&mut slabs, 1, 2), [taken[77]]);
     }
 
@@ -433,9 +441,9 @@ mod tests {
         let given: Vec<_> = taken
             .iter()
             .zip(2..)
-            .map(|(slot, moment)| give(&mut slabs, *slot, Turn::new(1, moment)))
+            .map(|(slot, moment)| give(&mut slabs, *slot, FreeAfter::new(1, moment)))
             .collect();
-        assert_eq!(given, [None, None, Some(Turn::new(1, 4))]);
+        assert_eq!(given, [None, None, Some(FreeAfter::new(1, 4))]);
         assert!(take(&mut slabs, 1, 1).is_empty());
         assert_eq!(slabs.iter().count(), 0);
     }
@@ -445,8 +453,8 @@ mod tests {
         let mut slabs = Slabs::default();
         slabs.insert(slab(0, 0x1000));
         let taken = take(&mut slabs, 1, 256);
-        give(&mut slabs, taken[0], Turn::new(1, 5));
-        give(&mut slabs, taken[1], Turn::new(1, 7));
+        give(&mut slabs, taken[0], FreeAfter::new(1, 5));
+        give(&mut slabs, taken[1], FreeAfter::new(1, 7));
         let settle =
             |slabs: &mut Slabs, moment| slabs.settle(KIND, |stream| [0, moment][usize::from(stream)]);
         settle(&mut slabs, 4);
@@ -459,8 +467,8 @@ mod tests {
         assert_eq!(own, taken[..2]);
         assert_eq!([0, 1, 2].map(|slot| slabs.get(0).stream_of(slot)), [2, 2, 1]);
         // Each stream takes what it has freed itself.
-        give(&mut slabs, own[0], Turn::new(2, 8));
-        give(&mut slabs, taken[3], Turn::new(1, 9));
+        give(&mut slabs, own[0], FreeAfter::new(2, 8));
+        give(&mut slabs, taken[3], FreeAfter::new(1, 9));
         assert_eq!(take(&mut slabs, 1, 9), [taken[3]]);
         assert_eq!(take(&mut slabs, 2, 9), [taken[0]]);
     }
@@ -471,10 +479,10 @@ mod tests {
         let mut slabs = Slabs::default();
         slabs.insert(slab(0, 0x1000));
         let taken = take(&mut slabs, 1, 256);
-        let never = |turn: Turn| turn == Turn::FREE;
+        let never = |free_after: FreeAfter| free_after == FreeAfter::FREE;
         for (number, moment) in (2..).enumerate().take(3) {
             let (slab, slot, _) = taken[number];
-            slabs.give(slab, slot, (Turn::new(1, moment), moment - 1), never);
+            slabs.give(slab, slot, (FreeAfter::new(1, moment), moment - 1), never);
         }
         slabs.settle(KIND, |_| 3);
         assert_eq!(take(&mut slabs, 2, 9), taken[..2]);
@@ -487,11 +495,11 @@ mod tests {
         slabs.insert(slab(0, 0x1000));
         let taken = take(&mut slabs, 1, 256);
         let (last, others) = taken.split_last().unwrap_or((&taken[0], &[]));
-        others.iter().for_each(|slot| assert_eq!(give(&mut slabs, *slot, Turn::new(1, 5)), None));
-        assert_eq!(give(&mut slabs, *last, Turn::new(2, 6)), None);
+        others.iter().for_each(|slot| assert_eq!(give(&mut slabs, *slot, FreeAfter::new(1, 5)), None));
+        assert_eq!(give(&mut slabs, *last, FreeAfter::new(2, 6)), None);
         assert_eq!(slabs.next_ended(|_| false), None);
-        let ended = slabs.next_ended(|turn| turn.stream() == 1).map(|ended| ended.turn);
-        assert_eq!((ended, slabs.iter().count()), (Some(Turn::new(2, 6)), 0));
+        let ended = slabs.next_ended(|free_after| free_after.stream() == 1).map(|ended| ended.free_after);
+        assert_eq!((ended, slabs.iter().count()), (Some(FreeAfter::new(2, 6)), 0));
         assert!(take(&mut slabs, 2, 1).is_empty() && slabs.next_ended(|_| true).is_none());
     }
 
@@ -502,7 +510,7 @@ mod tests {
         slabs.insert(slab(0, 0x1000));
         let taken = take(&mut slabs, 1, 256);
         for (slot, stream) in taken.iter().zip([1, 2].into_iter().cycle()) {
-            assert_eq!(give(&mut slabs, *slot, Turn::new(stream, 5)), None);
+            assert_eq!(give(&mut slabs, *slot, FreeAfter::new(stream, 5)), None);
         }
         let again = take(&mut slabs, 2, 1);
         assert_eq!((again.as_slice(), slabs.next_ended(|_| true)), (&taken[1..2], None));
@@ -515,12 +523,12 @@ mod tests {
         slabs.insert(slab(0, 0x1000));
         let taken = take(&mut slabs, 1, 2);
         slabs.withdraw(|_| true);
-        assert_eq!(give(&mut slabs, taken[0], Turn::new(2, 5)), None);
+        assert_eq!(give(&mut slabs, taken[0], FreeAfter::new(2, 5)), None);
         assert!(!slabs.has(KIND) && take(&mut slabs, 1, 1).is_empty() && take(&mut slabs, 2, 1).is_empty());
-        assert_eq!(give(&mut slabs, taken[1], Turn::new(2, 6)), None);
+        assert_eq!(give(&mut slabs, taken[1], FreeAfter::new(2, 6)), None);
         assert_eq!(
-            slabs.next_ended(|turn| turn.stream() == 2).map(|ended| ended.turn),
-            Some(Turn::new(1, 1))
+            slabs.next_ended(|free_after| free_after.stream() == 2).map(|ended| ended.free_after),
+            Some(FreeAfter::new(1, 1))
         );
     }
 }

@@ -12,9 +12,9 @@ pub(crate) const MIXED: StreamIndex = StreamIndex::MAX;
 /// The work after which memory is free: everything that was queued on a stream up to a moment. The pool counts one moment per
 /// free. Moments have 48 bits, which last three days at a free every nanosecond, and years at the rate of real programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Turn(u64);
+pub(crate) struct FreeAfter(u64);
 
-impl Turn {
+impl FreeAfter {
     /// Free for every stream.
     pub(crate) const FREE: Self = Self(CLEAN as u64);
 
@@ -42,9 +42,9 @@ mod tests {
 
     #[test]
     fn the_later_moment_is_that_of_more_work() {
-        let (one, later) = (Turn::new(7, 5), Turn::new(7, 1 << 40));
+        let (one, later) = (FreeAfter::new(7, 5), FreeAfter::new(7, 1 << 40));
         assert_eq!([one.later(later), later.later(one)], [later; 2]);
         assert_eq!((later.stream(), later.moment()), (7, 1 << 40));
-        assert_eq!(Turn::FREE.later(Turn::FREE), Turn::FREE);
+        assert_eq!(FreeAfter::FREE.later(FreeAfter::FREE), FreeAfter::FREE);
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! The backend watches every stream that the pool serves, so that no wait for a device invalidates a capture of one.
 
-use crate::stream_order::{CLEAN, MIXED, StreamIndex, Turn};
+use crate::stream_order::{CLEAN, FreeAfter, MIXED, StreamIndex};
 use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Event, Operation, Result, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -203,9 +203,9 @@ impl<B: Backend> Streams<B> {
 
     /// Counts a free on a stream, and returns the order of the freed memory.
     #[inline]
-    pub(crate) fn free(&mut self, index: StreamIndex) -> Turn {
+    pub(crate) fn free(&mut self, index: StreamIndex) -> FreeAfter {
         if index == CLEAN {
-            return Turn::FREE;
+            return FreeAfter::FREE;
         }
         let progress = &mut self.list[usize::from(index)];
         // All work of a retired stream on its blocks was queued before it was retired.
@@ -213,19 +213,24 @@ impl<B: Backend> Streams<B> {
             self.now += 1;
             progress.freed = self.now;
         }
-        Turn::new(index, progress.freed)
+        FreeAfter::new(index, progress.freed)
     }
 
     /// Returns the order of memory that earlier work of a stream may use: that of its frees so far.
     #[inline]
-    pub(crate) fn so_far(&self, index: StreamIndex) -> Turn {
-        if index == CLEAN { Turn::FREE } else { Turn::new(index, self.list[usize::from(index)].freed) }
+    pub(crate) fn so_far(&self, index: StreamIndex) -> FreeAfter {
+        if index == CLEAN {
+            FreeAfter::FREE
+        } else {
+            FreeAfter::new(index, self.list[usize::from(index)].freed)
+        }
     }
 
     /// Returns true if no work of any stream uses the memory any more.
     #[inline]
-    pub(crate) fn is_done(&self, turn: Turn) -> bool {
-        turn.stream() == CLEAN || turn.moment() <= self.list[usize::from(turn.stream())].done
+    pub(crate) fn is_done(&self, free_after: FreeAfter) -> bool {
+        free_after.stream() == CLEAN
+            || free_after.moment() <= self.list[usize::from(free_after.stream())].done
     }
 
     /// Returns the moment up to which the work of a stream is done.
@@ -234,9 +239,9 @@ impl<B: Backend> Streams<B> {
     }
 
     /// Returns the order of memory that only the work before the last free on a stream may use.
-    pub(crate) fn last_turn(&self, index: StreamIndex) -> Turn {
-        let turn = Turn::new(index, self.list[usize::from(index)].freed);
-        if self.is_done(turn) { Turn::FREE } else { turn }
+    pub(crate) fn last_free(&self, index: StreamIndex) -> FreeAfter {
+        let free_after = FreeAfter::new(index, self.list[usize::from(index)].freed);
+        if self.is_done(free_after) { FreeAfter::FREE } else { free_after }
     }
 
     /// Returns the moment up to which events cover the frees on a stream.

@@ -1,10 +1,10 @@
 //! The address ranges of each tag.
 
 use crate::PoolError;
+use crate::block_memory::{BlockMemory, Origin};
 use crate::core::{Core, Request, Shortage};
 use crate::frames::LOST;
 use crate::mapping::Mapping;
-use crate::piece::{Origin, Piece};
 use crate::shared::CoreGuard;
 use crate::space::{Group, MIXED_ADDRESSES, MIXED_PAGES, Space};
 use crate::stats::DriverCalls;
@@ -22,11 +22,11 @@ impl<B: Backend> Core<B> {
     }
 
     /// Returns the tag of a piece that is not free.
-    pub(crate) fn tag_of(&self, piece: &Piece) -> &Arc<Tag> {
+    pub(crate) fn tag_of(&self, piece: &BlockMemory) -> &Arc<Tag> {
         self.tags.get(self.space_of(piece).tag)
     }
 
-    pub(crate) fn space_of(&self, piece: &Piece) -> &Space<B> {
+    pub(crate) fn space_of(&self, piece: &BlockMemory) -> &Space<B> {
         let space = match piece.origin {
             Origin::Slot(slab, _) => self.slabs.get(slab).space,
             Origin::Range(space, _) => space,

@@ -65,7 +65,7 @@ impl<B: Backend> Core<B> {
     /// Notes the work that the recorded streams have now as the work that the block waits for.
     pub(crate) fn end_uses(&mut self, others: &mut Others) {
         for index in others.streams.drain(..) {
-            others.turns.push(self.streams.free(index));
+            others.also_after.push(self.streams.free(index));
             self.streams.mark_if_possible(usize::from(index));
         }
     }
@@ -73,6 +73,6 @@ impl<B: Backend> Core<B> {
     fn is_idle_of(&self, others: &Others) -> bool {
         others.streams.is_empty()
             && others.fence.is_none()
-            && others.turns.iter().all(|turn| self.streams.is_done(*turn))
+            && others.also_after.iter().all(|free_after| self.streams.is_done(*free_after))
     }
 }

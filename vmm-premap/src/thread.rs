@@ -102,11 +102,11 @@ struct Work {
     /// Set before waiting for the turn: a thread with one step after the other takes the next turn before a waiting thread wakes.
     gone: AtomicBool,
     /// Locked while a step runs.
-    turn: Mutex<Turn>,
+    turn: Mutex<Backoff>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Turn {
+struct Backoff {
     failures: u32,
     not_before: Option<Instant>,
 }
@@ -156,7 +156,7 @@ impl PremapThread {
             what,
             asked: AtomicBool::new(false),
             gone: AtomicBool::new(false),
-            turn: Mutex::new(Turn::default()),
+            turn: Mutex::new(Backoff::default()),
         };
         Registration { owner: Arc::clone(&self.0), work: Arc::new(work) }
     }
@@ -304,7 +304,7 @@ fn nap(idle: Duration) -> Duration {
     (idle / PART).clamp(SHORTEST, LONGEST)
 }
 
-impl Turn {
+impl Backoff {
     fn after(self, came: Step) -> Self {
         match came {
             // No step was tried.
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_second_until_a_step_succeeds() {
-        let failed = |turn: Turn, milliseconds| {
+        let failed = |turn: Backoff, milliseconds| {
             let (pause, began) = (Duration::from_millis(milliseconds), Instant::now());
             let turn = turn.after(Step::Failed);
             let is_right = |at| at >= began + pause && at <= Instant::now() + pause;
@@ -339,7 +339,7 @@ mod tests {
             turn
         };
         let pauses = [10, 20, 40, 80, 160, 320, 640, 1000].into_iter().chain([1000; 60]);
-        let last = pauses.fold(Turn::default(), failed);
+        let last = pauses.fold(Backoff::default(), failed);
         // No step was tried if the work was busy.
         let busy = last.after(Step::Busy);
         assert_eq!((busy.failures, busy.not_before), (last.failures, last.not_before));

@@ -34,7 +34,7 @@ struct Shape {
 }
 
 #[derive(Debug)]
-struct Piece<P> {
+struct ImportedPiece<P> {
     shape: Shape,
     what: P,
 }
@@ -44,7 +44,7 @@ struct Piece<P> {
 pub(crate) struct ImporterState<P> {
     base: u64,
     end: u64,
-    pieces: BTreeMap<u32, Piece<P>>,
+    pieces: BTreeMap<u32, ImportedPiece<P>>,
     mappings: BTreeMap<u64, u32>,
     /// The lowest number that the next new piece may have.
     next: u64,
@@ -198,7 +198,7 @@ impl<P> ImporterState<P> {
         for (piece, what) in claim.pieces.iter().zip(pieces) {
             let shape = Shape { size: piece.size, unit: piece.granularity };
             self.next = u64::from(piece.id) + 1;
-            self.pieces.insert(piece.id, Piece { shape, what });
+            self.pieces.insert(piece.id, ImportedPiece { shape, what });
         }
         self.mappings.extend(claim.mappings.iter().map(|mapping| (mapping.offset, mapping.piece)));
         if !claim.removed.is_empty() {

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// A mapping of the snapshot, with its properties on the target.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct SourceMapping {
     pub(crate) offset: Bytes,
     pub(crate) size: Bytes,
     /// Its index among the file's memories.
@@ -24,7 +24,7 @@ pub(crate) struct Piece {
     pub(crate) is_alias: bool,
 }
 
-impl Piece {
+impl SourceMapping {
     fn end(&self) -> Bytes {
         self.offset + self.size
     }
@@ -44,7 +44,7 @@ impl Piece {
 pub(crate) fn merge(
     operation: Operation,
     record: &RegionRecord,
-    pieces: &[Piece],
+    pieces: &[SourceMapping],
     memories: &mut Vec<PlannedMemory>,
     made: &mut BTreeMap<usize, usize>,
 ) -> Result<Vec<PlannedMapping>> {
@@ -66,15 +66,15 @@ pub(crate) fn merge(
 }
 
 /// Returns the number of leading pieces that make up whole units, or `None` if they cannot.
-fn fitting(pieces: &[Piece]) -> Option<usize> {
+fn fitting(pieces: &[SourceMapping]) -> Option<usize> {
     let first = pieces.first().filter(|first| first.unit.divides(first.offset))?;
     // Search only to the next boundary: a region can have very many pieces.
     let place = pieces.iter().position(|piece| first.unit.divides(piece.end()))?;
     pieces[..=place].windows(2).all(|pair| pair[0].takes(&pair[1])).then_some(place + 1)
 }
 
-fn does_not_fit(operation: Operation, record: &RegionRecord, piece: &Piece) -> Error {
-    let Piece { offset, size, unit, properties, is_alias, .. } = piece;
+fn does_not_fit(operation: Operation, record: &RegionRecord, piece: &SourceMapping) -> Error {
+    let SourceMapping { offset, size, unit, properties, is_alias, .. } = piece;
     let why = if *is_alias {
         "it is mapped more than once, so it cannot be merged"
     } else {
@@ -95,8 +95,8 @@ mod tests {
 
     const UNIT: u64 = 4;
 
-    fn piece(offset: u64, size: u64, memory: usize) -> Piece {
-        Piece {
+    fn piece(offset: u64, size: u64, memory: usize) -> SourceMapping {
+        SourceMapping {
             offset: Bytes(offset),
             size: Bytes(size),
             memory,
@@ -108,7 +108,7 @@ mod tests {
     }
 
     /// Returns the offset of each mapping, and the memories merged into it.
-    fn merged(pieces: &[Piece]) -> Result<Vec<(u64, Vec<usize>)>> {
+    fn merged(pieces: &[SourceMapping]) -> Result<Vec<(u64, Vec<usize>)>> {
         let whole = RegionRecord::in_bytes(Address(0x1000), Bytes(64));
         let record = RegionRecord { tag: "weights".to_owned(), ..whole };
         let mut memories = Vec::new();
@@ -134,13 +134,13 @@ mod tests {
     #[test]
     fn very_many_pieces_are_no_matter() {
         const COUNT: u64 = 1 << 19;
-        let pieces: Vec<Piece> = (0..COUNT).map(|at| piece(at * UNIT, UNIT, at as usize)).collect();
+        let pieces: Vec<SourceMapping> = (0..COUNT).map(|at| piece(at * UNIT, UNIT, at as usize)).collect();
         assert_eq!(merged(&pieces).unwrap().len() as u64, COUNT);
     }
 
     #[test]
     fn an_alias_is_one_memory() {
-        let alias = |offset| Piece { is_alias: true, ..piece(offset, 4, 7) };
+        let alias = |offset| SourceMapping { is_alias: true, ..piece(offset, 4, 7) };
         assert_eq!(merged(&[alias(0), alias(8)]).unwrap(), [(0, vec![7]), (8, vec![7])]);
     }
 
@@ -152,10 +152,16 @@ mod tests {
             (vec![piece(2, 2, 0)], "not mapped"),
             (vec![piece(0, 2, 0)], "not mapped"),
             (vec![piece(0, 2, 0), piece(3, 1, 1)], "not mapped"),
-            (vec![piece(0, 2, 0), Piece { access: read, ..piece(2, 2, 1) }], "other access"),
-            (vec![piece(0, 2, 0), Piece { properties: shared, ..piece(2, 2, 1) }], "other properties"),
-            (vec![Piece { is_alias: true, ..piece(0, 2, 0) }, piece(2, 2, 1)], "mapped more than once"),
-            (vec![piece(0, 2, 0), Piece { is_alias: true, ..piece(2, 2, 1) }], "rest of that unit"),
+            (vec![piece(0, 2, 0), SourceMapping { access: read, ..piece(2, 2, 1) }], "other access"),
+            (
+                vec![piece(0, 2, 0), SourceMapping { properties: shared, ..piece(2, 2, 1) }],
+                "other properties",
+            ),
+            (
+                vec![SourceMapping { is_alias: true, ..piece(0, 2, 0) }, piece(2, 2, 1)],
+                "mapped more than once",
+            ),
+            (vec![piece(0, 2, 0), SourceMapping { is_alias: true, ..piece(2, 2, 1) }], "rest of that unit"),
         ] {
             let text = merged(&pieces).unwrap_err().to_string();
             assert!(text.contains(why) && text.contains("weights") && text.contains("4 B"), "{text}");

@@ -1,6 +1,6 @@
 //! Planning the regions to be restored on a backend. The plan is checked before any driver call.
 
-use crate::merge::{Piece, merge};
+use crate::merge::{SourceMapping, merge};
 use crate::planned::{PlannedMapping, PlannedMemory};
 use crate::{Description, RegionRecord, Restore};
 use gpu_vmm_core::extend::{ADDRESS_SPACE, RegionSettings, check_reach, rounded_size};
@@ -75,7 +75,7 @@ pub(crate) fn plan<B: Backend>(
             let properties = options.properties(operation, &memory.properties)?;
             let unit = kinds.unit(operation, &properties)?.max(granularity);
             let access = options.access(mapping.access);
-            pieces.push(Piece {
+            pieces.push(SourceMapping {
                 offset: mapping.offset,
                 size: memory.size,
                 memory: mapping.memory,

@@ -1,7 +1,7 @@
 //! One interface for all allocators: the pool, and those that are compared with it.
 
 use crate::raw::{Raw, RawStream};
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Stream};
 use gpu_vmm_pool::{Block, Pool};
 use std::alloc::Layout;
@@ -19,27 +19,27 @@ pub trait Allocator {
     /// # Errors
     ///
     /// Why the allocation failed.
-    fn alloc(&self, size: Bytes) -> Answer<Self::Block>;
+    fn alloc(&self, size: Bytes) -> StepResult<Self::Block>;
 
     /// Frees a block.
     ///
     /// # Errors
     ///
     /// Why it could not be freed.
-    fn free(&self, block: Self::Block) -> Answer;
+    fn free(&self, block: Self::Block) -> StepResult;
 
     /// Prepares a thread, which must call this first.
     ///
     /// # Errors
     ///
     /// Why the thread cannot allocate.
-    fn enter(&self) -> Answer {
+    fn enter(&self) -> StepResult {
         Ok(())
     }
 }
 
 /// Frees each block before the next allocation.
-pub(crate) fn pairs<A: Allocator>(allocator: &A, size: Bytes, count: u64) -> Answer {
+pub(crate) fn pairs<A: Allocator>(allocator: &A, size: Bytes, count: u64) -> StepResult {
     for _ in 0..count {
         allocator.free(allocator.alloc(size)?)?;
     }
@@ -53,7 +53,7 @@ pub(crate) struct Pooled<B: Backend> {
 }
 
 impl<B: Backend> Pooled<B> {
-    pub(crate) fn new(backend: &B, device: DeviceId, stream: Stream<'static>) -> Answer<Self> {
+    pub(crate) fn new(backend: &B, device: DeviceId, stream: Stream<'static>) -> StepResult<Self> {
         Ok(Self { pool: Pool::builder(backend).device(device).build()?, stream })
     }
 }
@@ -65,11 +65,11 @@ impl<B: Backend> Allocator for Pooled<B> {
         "pool".to_owned()
     }
 
-    fn alloc(&self, size: Bytes) -> Answer<Block<B>> {
+    fn alloc(&self, size: Bytes) -> StepResult<Block<B>> {
         Ok(self.pool.request(size).stream(self.stream).alloc()?)
     }
 
-    fn free(&self, block: Block<B>) -> Answer {
+    fn free(&self, block: Block<B>) -> StepResult {
         drop(block);
         Ok(())
     }
@@ -83,7 +83,7 @@ pub(crate) struct DriversPool {
 
 impl DriversPool {
     /// Makes the driver keep all memory of its pool, as in a warm program, until this is dropped.
-    pub(crate) fn new(raw: &Raw) -> Answer<Self> {
+    pub(crate) fn new(raw: &Raw) -> StepResult<Self> {
         raw.enter()?;
         raw.keep_in_pool(Bytes(u64::MAX))?;
         Ok(Self { raw: raw.clone(), stream: raw.stream()? })
@@ -109,15 +109,15 @@ impl Allocator for DriversPool {
         self.raw.name("cuMemAllocAsync", "hipMallocAsync", "no pool")
     }
 
-    fn alloc(&self, size: Bytes) -> Answer<u64> {
+    fn alloc(&self, size: Bytes) -> StepResult<u64> {
         self.raw.allocate_async(size, self.stream)
     }
 
-    fn free(&self, block: u64) -> Answer {
+    fn free(&self, block: u64) -> StepResult {
         self.raw.free_async(block, self.stream)
     }
 
-    fn enter(&self) -> Answer {
+    fn enter(&self) -> StepResult {
         self.raw.enter()
     }
 }
@@ -139,7 +139,7 @@ impl Allocator for Heap {
         "malloc".to_owned()
     }
 
-    fn alloc(&self, size: Bytes) -> Answer<HeapBlock> {
+    fn alloc(&self, size: Bytes) -> StepResult<HeapBlock> {
         let layout = Layout::from_size_align(size.0 as usize, 16)
             .map_err(|error| Stop::Failed(format!("{size} cannot be allocated: {error}")))?;
         #[allow(unsafe_code)]
@@ -152,7 +152,7 @@ impl Allocator for Heap {
         Ok(HeapBlock(std::hint::black_box(start), layout))
     }
 
-    fn free(&self, HeapBlock(start, layout): HeapBlock) -> Answer {
+    fn free(&self, HeapBlock(start, layout): HeapBlock) -> StepResult {
         #[allow(unsafe_code)]
         // SAFETY: it was allocated above with this layout, and is freed once.
         unsafe {

@@ -3,7 +3,7 @@
 use crate::allocator::{Allocator, Pooled};
 use crate::pairs::{pool, threads};
 use crate::scene::Scene;
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use crate::{Options, Update};
 use gpu_vmm_core::{DeviceId, Stream};
 use gpu_vmm_testkit::TestKit;
@@ -20,7 +20,7 @@ pub fn compare_with_pool<B: TestKit, O: Allocator>(
     other: &O,
     options: &Options<'_>,
     tell: &mut dyn FnMut(Update),
-) -> Answer {
+) -> StepResult {
     let scene = &mut Scene::new(backend, device, options, tell).map_err(Stop::Failed)?;
     let ours = Pooled::new(backend, device, Stream::DEFAULT)?;
     pool::orders(scene, &ours, other, None)
@@ -37,7 +37,7 @@ pub fn compare_with_pool_on_threads<B: TestKit, O: Allocator + Sync>(
     other: &O,
     options: &Options<'_>,
     tell: &mut dyn FnMut(Update),
-) -> Answer {
+) -> StepResult {
     let scene = &mut Scene::new(backend, device, options, tell).map_err(Stop::Failed)?;
     let ours = Pooled::new(backend, device, Stream::DEFAULT)?;
     pool::handed(scene, &ours, other)?;

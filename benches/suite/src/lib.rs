@@ -36,7 +36,7 @@ pub use row::{Curve, Row, Side, Spread, Target, Unit};
 use scene::Scene;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-pub use stop::{Answer, Stop};
+pub use stop::{StepResult, Stop};
 
 /// Which pairs are measured, and how often.
 #[derive(Clone, Copy, Debug, Default)]

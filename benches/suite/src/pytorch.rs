@@ -4,7 +4,7 @@
 
 use crate::allocator::Allocator;
 use crate::raw::Raw;
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use gpu_vmm_core::Bytes;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::c_void;
@@ -34,7 +34,7 @@ unsafe impl Send for TorchBlock {}
 
 impl Torch {
     /// Loads PyTorch's libraries from its folder `lib`. They stay loaded until the process ends.
-    pub(crate) fn load(folder: &Path, raw: &Raw) -> Answer<Self> {
+    pub(crate) fn load(folder: &Path, raw: &Raw) -> StepResult<Self> {
         let cpu = open(folder, "libtorch_cpu.so")?;
         let cuda = open(folder, "libtorch_cuda.so")?;
         let this = Self {
@@ -62,38 +62,38 @@ impl Allocator for Torch {
         "PyTorch".to_owned()
     }
 
-    fn alloc(&self, size: Bytes) -> Answer<TorchBlock> {
+    fn alloc(&self, size: Bytes) -> StepResult<TorchBlock> {
         let mut block = std::ptr::null_mut();
         // SAFETY: one address is written.
         check("raw_alloc", unsafe { (self.alloc)(size.0, &raw mut block) })?;
         Ok(TorchBlock(block))
     }
 
-    fn free(&self, TorchBlock(block): TorchBlock) -> Answer {
+    fn free(&self, TorchBlock(block): TorchBlock) -> StepResult {
         // SAFETY: it was allocated above, and is freed once.
         check("raw_delete", unsafe { (self.delete)(block) })
     }
 
-    fn enter(&self) -> Answer {
+    fn enter(&self) -> StepResult {
         self.raw.enter()
     }
 }
 
-fn check(call: &str, code: i32) -> Answer {
+fn check(call: &str, code: i32) -> StepResult {
     match code {
         0 => Ok(()),
         _ => Err(Stop::Failed(format!("PyTorch's {call} failed; see its message on standard error"))),
     }
 }
 
-fn open(folder: &Path, name: &str) -> Answer<Library> {
+fn open(folder: &Path, name: &str) -> StepResult<Library> {
     let path = folder.join(name);
     // SAFETY: the initializers of PyTorch's libraries, which are meant to be loaded into any process.
     unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) }
         .map_err(|error| Stop::Skipped(format!("{} cannot be loaded: {error}", path.display())))
 }
 
-fn find<F: Copy>(library: &Library, name: &str) -> Answer<F> {
+fn find<F: Copy>(library: &Library, name: &str) -> StepResult<F> {
     // SAFETY: the caller names the function's type from PyTorch's `shim.h`.
     unsafe { library.get::<F>(name) }
         .map(|function| *function)

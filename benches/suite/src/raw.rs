@@ -1,7 +1,7 @@
 //! The driver's own calls with Rust types, and with errors instead of codes.
 #![allow(unsafe_code)]
 
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use gpu_vmm_core::{Address, Bytes, DeviceId, Stream, Vendor};
 use gpu_vmm_testkit::TestKit;
 use gpu_vmm_testkit::raw::abi::{self, AccessDesc, Code, Location, Prop};
@@ -96,7 +96,7 @@ impl Raw {
         .to_owned()
     }
 
-    fn check(&self, call: &str, code: Code) -> Answer {
+    fn check(&self, call: &str, code: Code) -> StepResult {
         match code {
             Code::SUCCESS => Ok(()),
             code => Err(Stop::Failed(format!(
@@ -108,7 +108,7 @@ impl Raw {
     }
 
     /// Makes the device the calling thread's current one.
-    pub(crate) fn enter(&self) -> Answer {
+    pub(crate) fn enter(&self) -> StepResult {
         self.check("make current", self.driver.make_current(self.device.0 as i32))
     }
 
@@ -116,7 +116,7 @@ impl Raw {
         Location { kind: abi::DEVICE, id: self.device.0 as i32 }
     }
 
-    pub(crate) fn reserve(&self, size: Bytes) -> Answer<Address> {
+    pub(crate) fn reserve(&self, size: Bytes) -> StepResult<Address> {
         let mut address = 0;
         // SAFETY: one address is written.
         let code = unsafe { self.driver.address_reserve(&raw mut address, number(size), 0, 0, 0) };
@@ -124,20 +124,20 @@ impl Raw {
         Ok(Address(address))
     }
 
-    pub(crate) fn free_addresses(&self, at: Address, size: Bytes) -> Answer {
+    pub(crate) fn free_addresses(&self, at: Address, size: Bytes) -> StepResult {
         // SAFETY: the driver checks numbers.
         self.check("address free", unsafe { self.driver.address_free(at.0, number(size)) })
     }
 
-    pub(crate) fn create(&self, size: Bytes) -> Answer<Handle> {
+    pub(crate) fn create(&self, size: Bytes) -> StepResult<Handle> {
         self.create_for(size, abi::NO_HANDLE)
     }
 
-    pub(crate) fn create_shareable(&self, size: Bytes) -> Answer<Handle> {
+    pub(crate) fn create_shareable(&self, size: Bytes) -> StepResult<Handle> {
         self.create_for(size, abi::DESCRIPTOR)
     }
 
-    fn create_for(&self, size: Bytes, handle_types: i32) -> Answer<Handle> {
+    fn create_for(&self, size: Bytes, handle_types: i32) -> StepResult<Handle> {
         let prop = Prop {
             kind: abi::PINNED,
             handle_types,
@@ -156,13 +156,13 @@ impl Raw {
     }
 
     /// Maps a whole handle at a free place.
-    pub(crate) fn map(&self, at: Address, handle: Handle) -> Answer {
+    pub(crate) fn map(&self, at: Address, handle: Handle) -> StepResult {
         // SAFETY: the driver checks numbers.
         self.check("map", unsafe { self.driver.map(at.0, number(handle.size), 0, handle.number, 0) })
     }
 
     /// Gives the device read and write access to consecutive mappings.
-    pub(crate) fn open(&self, at: Address, size: Bytes) -> Answer {
+    pub(crate) fn open(&self, at: Address, size: Bytes) -> StepResult {
         let access = AccessDesc { location: self.location(), flags: abi::RW };
         // SAFETY: one description is read.
         let code = unsafe { self.driver.set_access(at.0, number(size), &raw const access, 1) };
@@ -170,18 +170,18 @@ impl Raw {
     }
 
     /// Unmaps consecutive mappings.
-    pub(crate) fn unmap(&self, at: Address, size: Bytes) -> Answer {
+    pub(crate) fn unmap(&self, at: Address, size: Bytes) -> StepResult {
         // SAFETY: nothing uses them.
         self.check("unmap", unsafe { self.driver.unmap(at.0, number(size)) })
     }
 
-    pub(crate) fn release(&self, handle: Handle) -> Answer {
+    pub(crate) fn release(&self, handle: Handle) -> StepResult {
         // SAFETY: the driver checks numbers.
         self.check("release", unsafe { self.driver.release(handle.number) })
     }
 
     /// Exports memory that was created for sharing as a descriptor.
-    pub(crate) fn export(&self, handle: Handle) -> Answer<OwnedFd> {
+    pub(crate) fn export(&self, handle: Handle) -> StepResult<OwnedFd> {
         let mut fd: i32 = -1;
         // SAFETY: for this type the driver writes one int.
         let code = unsafe { self.driver.export((&raw mut fd).cast(), handle.number, abi::DESCRIPTOR, 0) };
@@ -191,7 +191,7 @@ impl Raw {
     }
 
     /// Imports the memory of a descriptor that a driver has exported.
-    pub(crate) fn import(&self, fd: BorrowedFd<'_>, size: Bytes) -> Answer<Handle> {
+    pub(crate) fn import(&self, fd: BorrowedFd<'_>, size: Bytes) -> StepResult<Handle> {
         let (mut handle, mut descriptor) = (0, fd.as_raw_fd());
         let shareable = match self.driver.import_by() {
             ImportBy::Value => std::ptr::without_provenance_mut(descriptor as usize),
@@ -208,27 +208,27 @@ impl Raw {
         Ok(Handle { number: handle, size })
     }
 
-    pub(crate) fn plain(&self, size: Bytes) -> Answer<Plain> {
+    pub(crate) fn plain(&self, size: Bytes) -> StepResult<Plain> {
         let mut at = 0;
         // SAFETY: one address is written.
         self.check("allocate", unsafe { self.driver.allocate(&raw mut at, number(size)) })?;
         Ok(Plain { at: Address(at), size })
     }
 
-    pub(crate) fn free(&self, plain: Plain) -> Answer {
+    pub(crate) fn free(&self, plain: Plain) -> StepResult {
         // SAFETY: nothing uses it.
         self.check("free", unsafe { self.driver.free(plain.at.0) })
     }
 
     /// Copies the beginning of one allocation to another.
-    pub(crate) fn copy(&self, to: Plain, from: Plain, length: Bytes) -> Answer {
+    pub(crate) fn copy(&self, to: Plain, from: Plain, length: Bytes) -> StepResult {
         let length = number(length.min(to.size).min(from.size));
         // SAFETY: both have at least `length` bytes.
         self.check("copy", unsafe { self.driver.copy_on_device(to.at.0, from.at.0, length) })
     }
 
     /// Gives the current device access to another's plain allocations: without it the driver copies through the host.
-    pub(crate) fn enable_peer(&self, peer: DeviceId) -> Answer {
+    pub(crate) fn enable_peer(&self, peer: DeviceId) -> StepResult {
         match self.driver.enable_peer(peer.0 as i32) {
             Code::PEER_ALREADY_ENABLED => Ok(()),
             code => self.check("enable peer access", code),
@@ -236,7 +236,7 @@ impl Raw {
     }
 
     /// Copies another device's allocation to one of this device with the same size.
-    pub(crate) fn copy_peer(&self, to: Plain, from: Plain, peer: DeviceId) -> Answer {
+    pub(crate) fn copy_peer(&self, to: Plain, from: Plain, peer: DeviceId) -> StepResult {
         let (here, there) = (self.device.0 as i32, peer.0 as i32);
         // SAFETY: both have this size.
         let code = unsafe { self.driver.copy_peer(to.at.0, here, from.at.0, there, number(to.size)) };
@@ -244,19 +244,19 @@ impl Raw {
     }
 
     /// Writes zeros, and waits.
-    pub(crate) fn clear(&self, plain: &Plain) -> Answer {
+    pub(crate) fn clear(&self, plain: &Plain) -> StepResult {
         // SAFETY: the allocation has this size.
         self.check("set", unsafe { self.driver.set(plain.at.0, 0, number(plain.size)) })?;
         self.synchronize()
     }
 
-    pub(crate) fn synchronize(&self) -> Answer {
+    pub(crate) fn synchronize(&self) -> StepResult {
         // SAFETY: it takes no argument.
         self.check("synchronize", unsafe { self.driver.synchronize() })
     }
 
     /// Creates a stream that waits for no other one. It is not destroyed: benchmarks end soon.
-    pub(crate) fn stream(&self) -> Answer<RawStream> {
+    pub(crate) fn stream(&self) -> StepResult<RawStream> {
         let mut stream = std::ptr::null_mut();
         // SAFETY: one stream is written.
         let code = unsafe { self.driver.stream_create(&raw mut stream, abi::NON_BLOCKING) };
@@ -264,13 +264,13 @@ impl Raw {
         Ok(RawStream(stream))
     }
 
-    pub(crate) fn wait_for(&self, stream: RawStream) -> Answer {
+    pub(crate) fn wait_for(&self, stream: RawStream) -> StepResult {
         // SAFETY: streams are never destroyed.
         self.check("stream synchronize", unsafe { self.driver.stream_synchronize(stream.0) })
     }
 
     /// Sets how much memory the device's own pool keeps.
-    pub(crate) fn keep_in_pool(&self, most: Bytes) -> Answer {
+    pub(crate) fn keep_in_pool(&self, most: Bytes) -> StepResult {
         let (mut pool, mut keep) = (std::ptr::null_mut(), most.0);
         // SAFETY: one pool is written.
         let code = unsafe { self.driver.default_pool(&raw mut pool, self.device.0 as i32) };
@@ -280,7 +280,7 @@ impl Raw {
         self.check("pool set attribute", code)
     }
 
-    pub(crate) fn allocate_async(&self, size: Bytes, stream: RawStream) -> Answer<u64> {
+    pub(crate) fn allocate_async(&self, size: Bytes, stream: RawStream) -> StepResult<u64> {
         let mut at = 0;
         // SAFETY: one address is written, and the stream is never destroyed.
         let code = unsafe { self.driver.allocate_async(&raw mut at, number(size), stream.0) };
@@ -288,20 +288,20 @@ impl Raw {
         Ok(at)
     }
 
-    pub(crate) fn free_async(&self, at: u64, stream: RawStream) -> Answer {
+    pub(crate) fn free_async(&self, at: u64, stream: RawStream) -> StepResult {
         // SAFETY: nothing uses it, and the stream is never destroyed.
         self.check("free on a stream", unsafe { self.driver.free_async(at, stream.0) })
     }
 
     /// Allocates page-locked memory and writes to it, so that nothing is populated while a copy is timed.
-    pub(crate) fn pin(&self, size: Bytes) -> Answer<Pinned> {
+    pub(crate) fn pin(&self, size: Bytes) -> StepResult<Pinned> {
         let pinned = self.pin_unwritten(size)?;
         // SAFETY: the allocation has this size.
         unsafe { pinned.0.cast::<u8>().write_bytes(1, number(size)) };
         Ok(pinned)
     }
 
-    pub(crate) fn pin_unwritten(&self, size: Bytes) -> Answer<Pinned> {
+    pub(crate) fn pin_unwritten(&self, size: Bytes) -> StepResult<Pinned> {
         let mut start = std::ptr::null_mut();
         // SAFETY: one address is written.
         let code = unsafe { self.driver.host_allocate(&raw mut start, number(size), abi::PORTABLE) };
@@ -309,20 +309,20 @@ impl Raw {
         Ok(Pinned(start))
     }
 
-    pub(crate) fn unpin(&self, pinned: Pinned) -> Answer {
+    pub(crate) fn unpin(&self, pinned: Pinned) -> StepResult {
         // SAFETY: nothing uses it.
         self.check("free page-locked memory", unsafe { self.driver.host_free(pinned.0) })
     }
 
     /// Queues a copy to page-locked memory of the same size.
-    pub(crate) fn copy_out(&self, to: Pinned, from: Plain, stream: RawStream) -> Answer {
+    pub(crate) fn copy_out(&self, to: Pinned, from: Plain, stream: RawStream) -> StepResult {
         // SAFETY: both have this size, and are unused until the stream has been waited for.
         let code = unsafe { self.driver.copy_to_host_later(to.0, from.at.0, number(from.size), stream.0) };
         self.check("copy to the host", code)
     }
 
     /// Queues a copy from page-locked memory of the same size.
-    pub(crate) fn copy_back(&self, to: Plain, from: Pinned, stream: RawStream) -> Answer {
+    pub(crate) fn copy_back(&self, to: Plain, from: Pinned, stream: RawStream) -> StepResult {
         // SAFETY: as above.
         let code = unsafe { self.driver.copy_from_host_later(to.at.0, from.0, number(to.size), stream.0) };
         self.check("copy from the host", code)

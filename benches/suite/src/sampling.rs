@@ -1,7 +1,7 @@
 //! Measures two sides alternately, in changing order, since one side's remains may slow the other one down.
 
 use crate::row::Spread;
-use crate::stop::Answer;
+use crate::stop::StepResult;
 use std::time::{Duration, Instant};
 
 /// The times of the parts of one sample of one side, and a value that is kept until it may be freed.
@@ -30,16 +30,16 @@ pub(crate) struct Sampling<'a> {
     pub(crate) samples: usize,
     pub(crate) keep: Keep,
     /// Waits until the device has finished all work, and is awake.
-    pub(crate) settle: &'a mut dyn FnMut() -> Answer,
+    pub(crate) settle: &'a mut dyn FnMut() -> StepResult,
 }
 
 impl Sampling<'_> {
     /// Measures both sides alternately. A tenth of the number of samples comes first, to warm up.
     pub(crate) fn take<T, U, const PARTS: usize>(
         self,
-        mut ours: impl FnMut() -> Answer<Sample<T, PARTS>>,
-        mut baseline: impl FnMut() -> Answer<Sample<U, PARTS>>,
-    ) -> Answer<Times<PARTS>> {
+        mut ours: impl FnMut() -> StepResult<Sample<T, PARTS>>,
+        mut baseline: impl FnMut() -> StepResult<Sample<U, PARTS>>,
+    ) -> StepResult<Times<PARTS>> {
         let mut times =
             Times { ours: [const { Vec::new() }; PARTS], baseline: [const { Vec::new() }; PARTS] };
         let (mut kept, mut others_kept) = (Vec::new(), Vec::new());
@@ -84,7 +84,7 @@ pub(crate) fn ratios(ours: &[f64], baseline: &[f64]) -> Spread {
 }
 
 /// Measures the time of `work`.
-pub(crate) fn timed<T>(work: impl FnOnce() -> Answer<T>) -> Answer<Sample<T, 1>> {
+pub(crate) fn timed<T>(work: impl FnOnce() -> StepResult<T>) -> StepResult<Sample<T, 1>> {
     let start = Instant::now();
     let made = work()?;
     Ok(([start.elapsed()], made))

@@ -3,7 +3,7 @@
 use crate::raw::{Plain, Raw};
 use crate::row::{Curve, Row, Side, Spread, Target, Unit};
 use crate::sampling::{Keep, Sample, Sampling, Times, ratios, timed};
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use crate::{Options, Update};
 use gpu_vmm_core::{Bytes, DeviceId, Operation, Region, Vendor, WaitFor};
 use gpu_vmm_testkit::TestKit;
@@ -77,18 +77,18 @@ impl<'a, B: TestKit> Scene<'a, B> {
     }
 
     /// Reserves addresses on the device, without memory.
-    pub(crate) fn room(&self, size: Bytes) -> Answer<Region<B>> {
+    pub(crate) fn room(&self, size: Bytes) -> StepResult<Region<B>> {
         Ok(Region::builder(self.backend).on(self.device).reserve(size).build()?)
     }
 
     /// Returns the memory that pairs may take.
-    pub(crate) fn memory(&self) -> Answer<Bytes> {
+    pub(crate) fn memory(&self) -> StepResult<Bytes> {
         let free = self.backend.memory_info(self.device)?.free;
         Ok(self.options.memory.map_or(free, |most| most.min(free)))
     }
 
     /// Ends the pair if less memory is available.
-    pub(crate) fn needs(&self, size: Bytes) -> Answer {
+    pub(crate) fn needs(&self, size: Bytes) -> StepResult {
         let free = self.memory()?;
         if size > free {
             return Err(Stop::Skipped(format!("it needs {size}, but only {free} are free")));
@@ -98,7 +98,7 @@ impl<'a, B: TestKit> Scene<'a, B> {
 
     /// Returns the largest power of two, up to `most`, that fits `times` times into the memory. Ends the pair if it is less
     /// than `least`. Both bounds are powers of two.
-    pub(crate) fn fitting(&self, times: u64, least: Bytes, most: Bytes) -> Answer<Bytes> {
+    pub(crate) fn fitting(&self, times: u64, least: Bytes, most: Bytes) -> StepResult<Bytes> {
         self.needs(Bytes(least.0 * times))?;
         Ok(most.min(power_of_two(Bytes(self.memory()?.0 / times))))
     }
@@ -111,9 +111,9 @@ impl<'a, B: TestKit> Scene<'a, B> {
     pub(crate) fn take<T, U, const PARTS: usize>(
         &mut self,
         plan: Plan,
-        ours: impl FnMut() -> Answer<Sample<T, PARTS>>,
-        baseline: impl FnMut() -> Answer<Sample<U, PARTS>>,
-    ) -> Answer<Times<PARTS>> {
+        ours: impl FnMut() -> StepResult<Sample<T, PARTS>>,
+        baseline: impl FnMut() -> StepResult<Sample<U, PARTS>>,
+    ) -> StepResult<Times<PARTS>> {
         let samples = self.samples(plan);
         if self.busy.is_none() && !self.is_host() && !matches!(plan.keep, Keep::Nothing) {
             self.busy = Some(self.raw.plain(BUSY)?);
@@ -129,9 +129,9 @@ impl<'a, B: TestKit> Scene<'a, B> {
         what: impl Into<String>,
         baseline: impl Into<String>,
         plan: Plan,
-        ours: impl FnMut() -> Answer<Sample<T, 1>>,
-        other: impl FnMut() -> Answer<Sample<U, 1>>,
-    ) -> Answer {
+        ours: impl FnMut() -> StepResult<Sample<T, 1>>,
+        other: impl FnMut() -> StepResult<Sample<U, 1>>,
+    ) -> StepResult {
         let times = self.take(plan, ours, other)?;
         let ([ours], [other]) = (times.ours, times.baseline);
         self.row(what, baseline, plan, &ours, &other);
@@ -144,9 +144,9 @@ impl<'a, B: TestKit> Scene<'a, B> {
         what: impl Into<String>,
         baseline: impl Into<String>,
         plan: Plan,
-        mut ours: impl FnMut() -> Answer,
-        mut other: impl FnMut() -> Answer,
-    ) -> Answer {
+        mut ours: impl FnMut() -> StepResult,
+        mut other: impl FnMut() -> StepResult,
+    ) -> StepResult {
         self.compare(what, baseline, plan, || timed(&mut ours), || timed(&mut other))
     }
 
@@ -211,7 +211,7 @@ const BUSY: Bytes = Bytes::mib(64);
 
 /// Keeps the device awake with small work until it should have finished clearing the freed memory: an idle device goes to
 /// sleep, and its driver's calls take several times as long then.
-fn settle(raw: &Raw, busy: Option<&Plain>, gives_back: Bytes) -> Answer {
+fn settle(raw: &Raw, busy: Option<&Plain>, gives_back: Bytes) -> StepResult {
     let Some(busy) = busy else { return Ok(()) };
     // Memory is cleared at 100 GB/s or more.
     let long = Duration::from_millis(30 + 10 * gives_back.0 / Bytes::gib(1).0);

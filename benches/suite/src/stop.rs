@@ -5,7 +5,7 @@ use gpu_vmm_testkit::raw::Missing;
 use std::any::Any;
 
 /// The result of a step of a pair.
-pub type Answer<T = ()> = Result<T, Stop>;
+pub type StepResult<T = ()> = Result<T, Stop>;
 
 /// Why a pair ends early.
 #[derive(Debug)]

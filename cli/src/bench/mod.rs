@@ -18,7 +18,7 @@ use crate::args::{BenchArguments, refusal};
 use crate::destination::{Destination, checked};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::{Answer, choose, machine};
+use crate::{CliResult, choose, machine};
 use gpu_vmm::{AnyBackend, Backend, DeviceId, Operation, Vendor};
 use gpu_vmm_bench::{About, Options, Update, about};
 use gpu_vmm_conformance::report::Environment;
@@ -26,7 +26,7 @@ use report::{Measured, Report};
 use std::path::{Path, PathBuf};
 use text::Text;
 
-pub(crate) fn run(asked: &BenchArguments) -> Answer {
+pub(crate) fn run(asked: &BenchArguments) -> CliResult {
     if asked.list {
         return list(asked.filter.as_deref());
     }
@@ -35,7 +35,7 @@ pub(crate) fn run(asked: &BenchArguments) -> Answer {
         let text = "several reports are shown side by side with --markdown alone; name one with --show";
         return Err(refusal("bench", text.to_owned()).into());
     }
-    let shown = asked.show.iter().map(|file| report::read(file)).collect::<Answer<Vec<_>>>()?;
+    let shown = asked.show.iter().map(|file| report::read(file)).collect::<CliResult<Vec<_>>>()?;
     if let Some(first) = shown.first() {
         draw(first, files.plot)?;
         return if shown.len() > 1 {
@@ -89,7 +89,7 @@ struct Files {
 }
 
 impl Files {
-    fn checked(asked: &BenchArguments) -> Answer<Self> {
+    fn checked(asked: &BenchArguments) -> CliResult<Self> {
         let inputs: Vec<&Path> = asked.show.iter().map(PathBuf::as_path).collect();
         let out = checked("bench", "--out", asked.out.as_deref(), &inputs)?;
         let plot = checked("bench", "--plot", asked.plot.as_deref(), &inputs)?;
@@ -104,7 +104,7 @@ impl Files {
 }
 
 /// Returns the pairs to measure.
-fn wanted(filter: Option<&str>) -> Answer<Vec<About>> {
+fn wanted(filter: Option<&str>) -> CliResult<Vec<About>> {
     let mut all = about::<AnyBackend>();
     all.retain(|about| filter.is_none_or(|text| about.name.contains(text)));
     match filter {
@@ -116,7 +116,7 @@ fn wanted(filter: Option<&str>) -> Answer<Vec<About>> {
     }
 }
 
-fn list(filter: Option<&str>) -> Answer {
+fn list(filter: Option<&str>) -> CliResult {
     let mut output = Output::default();
     wanted(filter)?.iter().try_for_each(|about| output.paragraph(&format!("{:<11}", about.name), about.what))
 }
@@ -129,7 +129,7 @@ fn measure(
     pairs: usize,
     asked: &BenchArguments,
     file: Option<Destination>,
-) -> Answer<Report> {
+) -> CliResult<Report> {
     let text = (!asked.json && !asked.markdown).then(Text::default);
     let mut progress = Progress::new(true);
     progress.begin_pairs(backend.vendor().name(), pairs);
@@ -155,7 +155,7 @@ struct Listener {
     progress: Progress,
     file: Option<Destination>,
     /// The first error of a write.
-    ended: Answer,
+    ended: CliResult,
 }
 
 impl Listener {
@@ -183,7 +183,7 @@ impl Listener {
         }
     }
 
-    fn print(&mut self, what: impl FnOnce(&mut Text, &Report) -> Answer) {
+    fn print(&mut self, what: impl FnOnce(&mut Text, &Report) -> CliResult) {
         if let (Some(text), Ok(())) = (&mut self.text, &self.ended) {
             self.ended = self.progress.aside(|| what(text, &self.report));
         }
@@ -201,14 +201,14 @@ impl Listener {
 }
 
 /// Draws the growth, if a file for the picture was named.
-fn draw(report: &Report, file: Option<Destination>) -> Answer {
+fn draw(report: &Report, file: Option<Destination>) -> CliResult {
     let Some(mut file) = file else { return Ok(()) };
     file.add(&plot::svg(report)?)?;
     file.complete()
 }
 
 /// Writes a report in the requested format; the text of a run was printed while it ran.
-fn write(report: &Report, asked: &BenchArguments) -> Answer {
+fn write(report: &Report, asked: &BenchArguments) -> CliResult {
     let mut output = Output::default();
     if asked.json {
         return output.json(report);

@@ -2,7 +2,7 @@
 
 use super::report::Report;
 use super::text::figure;
-use crate::Answer;
+use crate::CliResult;
 use crate::output::about;
 use gpu_vmm::Bytes;
 use gpu_vmm_bench::{Curve, Unit};
@@ -18,7 +18,7 @@ const OURS: RGBColor = RGBColor(0x1b, 0x7f, 0x4b);
 const OTHERS: RGBColor = RGBColor(0xc2, 0x41, 0x0c);
 
 /// Draws one chart for each measured way to grow.
-pub(super) fn svg(report: &Report) -> Answer<String> {
+pub(super) fn svg(report: &Report) -> CliResult<String> {
     let curves: Vec<&Curve> = report.pairs.iter().flat_map(|pair| &pair.curves).collect();
     let mut ways: Vec<&str> = curves.iter().map(|curve| &*curve.what).collect();
     ways.dedup();

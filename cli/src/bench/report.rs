@@ -1,7 +1,7 @@
 //! The results of a benchmark run.
 
 use crate::destination::Destination;
-use crate::{Answer, input};
+use crate::{CliResult, input};
 use gpu_vmm_bench::{About, Curve, Row};
 use gpu_vmm_conformance::report::Environment;
 use serde::{Deserialize, Serialize};
@@ -55,19 +55,19 @@ impl Report {
 }
 
 /// Writes a report to a file: what `--json` prints, with one line for each figure.
-pub(super) fn write(file: &mut Destination, report: &Report) -> Answer {
+pub(super) fn write(file: &mut Destination, report: &Report) -> CliResult {
     file.add(&text(report)?)?;
     file.complete()
 }
 
 /// Returns a report as JSON with one line for each figure and each curve: recorded reports are in the repository.
-fn text(report: &Report) -> Answer<String> {
+fn text(report: &Report) -> CliResult<String> {
     let environment = json(&report.environment)?;
-    let pairs = report.pairs.iter().map(pair).collect::<Answer<Vec<String>>>()?;
+    let pairs = report.pairs.iter().map(pair).collect::<CliResult<Vec<String>>>()?;
     Ok(format!("{{\n  \"environment\": {environment},\n  \"pairs\": [{}]\n}}\n", pairs.join(",")))
 }
 
-fn pair(pair: &Measured) -> Answer<String> {
+fn pair(pair: &Measured) -> CliResult<String> {
     let Measured { name, what, rows, curves, skipped, failed } = pair;
     let mut text = format!("\n    {{\"name\": {}, \"what\": {}", json(name)?, json(what)?);
     for (member, reason) in [("skipped", skipped), ("failed", failed)] {
@@ -83,17 +83,17 @@ fn pair(pair: &Measured) -> Answer<String> {
     Ok(text)
 }
 
-fn lines<T: Serialize>(list: &[T]) -> Answer<String> {
+fn lines<T: Serialize>(list: &[T]) -> CliResult<String> {
     let lines = list.iter().map(|one| Ok(format!("\n      {}", json(one)?)));
-    Ok(lines.collect::<Answer<Vec<String>>>()?.join(","))
+    Ok(lines.collect::<CliResult<Vec<String>>>()?.join(","))
 }
 
-fn json<T: Serialize + ?Sized>(value: &T) -> Answer<String> {
+fn json<T: Serialize + ?Sized>(value: &T) -> CliResult<String> {
     Ok(serde_json::to_string(value)?)
 }
 
 /// Reads a report that `--json` or `--out` wrote.
-pub(super) fn read(file: &Path) -> Answer<Report> {
+pub(super) fn read(file: &Path) -> CliResult<Report> {
     let text = input::read(file)?;
     Ok(serde_json::from_slice(&text)
         .map_err(|error| format!("{} is not a report: {error}", file.display()))?)

@@ -1,7 +1,7 @@
 //! The report for people: a table for each pair, printed line by line.
 
 use super::report::Report;
-use crate::Answer;
+use crate::CliResult;
 use crate::environment_text;
 use crate::output::{Output, about, counted, duration, shown};
 use gpu_vmm::Bytes;
@@ -17,7 +17,7 @@ pub(super) struct Text {
 }
 
 impl Text {
-    pub(super) fn opening(&mut self, environment: &Environment) -> Answer {
+    pub(super) fn opening(&mut self, environment: &Environment) -> CliResult {
         environment_text::write(environment, &mut self.output)?;
         self.output.line("")?;
         self.output.paragraph(
@@ -27,13 +27,13 @@ impl Text {
         )
     }
 
-    pub(super) fn begins(&mut self, name: &str, what: &str) -> Answer {
+    pub(super) fn begins(&mut self, name: &str, what: &str) -> CliResult {
         self.baseline = None;
         self.output.line("")?;
         self.output.paragraph(&format!("{}: ", shown(name)), &shown(what))
     }
 
-    pub(super) fn row(&mut self, row: &Row) -> Answer {
+    pub(super) fn row(&mut self, row: &Row) -> CliResult {
         if self.baseline.as_ref() != Some(&row.baseline.name) {
             if self.baseline.is_none() {
                 self.output.line(line(
@@ -65,12 +65,12 @@ impl Text {
     }
 
     /// Prints why a pair was not measured to its end.
-    pub(super) fn ended(&mut self, how: &str, why: &str) -> Answer {
+    pub(super) fn ended(&mut self, how: &str, why: &str) -> CliResult {
         self.output.paragraph(&format!("  {how}: "), &shown(why))
     }
 
     /// Prints a whole report that was written before.
-    pub(super) fn whole(&mut self, report: &Report) -> Answer {
+    pub(super) fn whole(&mut self, report: &Report) -> CliResult {
         self.opening(&report.environment)?;
         for pair in &report.pairs {
             self.begins(&pair.name, &pair.what)?;
@@ -82,7 +82,7 @@ impl Text {
     }
 
     /// Prints the number of targets that are met, and those that are missed.
-    pub(super) fn closing(&mut self, report: &Report) -> Answer {
+    pub(super) fn closing(&mut self, report: &Report) -> CliResult {
         let targeted = report.rows().filter(|(_, row)| row.target.is_some()).count();
         let missed: Vec<_> = report.rows().filter(|(_, row)| row.meets_its_target() == Some(false)).collect();
         if targeted == 0 {
@@ -168,7 +168,7 @@ pub(super) mod tests {
         Row { what: what.to_owned(), ours, baseline, unit: Unit::Nanoseconds, ratio, samples: 3, target }
     }
 
-    fn told(write: impl FnOnce(&mut Text) -> Answer) -> Vec<String> {
+    fn told(write: impl FnOnce(&mut Text) -> CliResult) -> Vec<String> {
         lines_of(WIDTH, |output| {
             let mut text = Text { output: std::mem::replace(output, Output::to(None)), baseline: None };
             write(&mut text)?;

@@ -16,7 +16,7 @@ mod plan;
 mod private;
 mod summary;
 
-use crate::Answer;
+use crate::CliResult;
 use crate::args::CheckArguments;
 use crate::destination::{Destination, checked};
 use crate::output::{Output, counted};
@@ -30,7 +30,7 @@ use std::time::Instant;
 const LEFT_OUT: &str = "It has no host name, user name, home or working folder, hardware address, serial number or UUID. \
  Nothing is sent and nothing is installed. Read it before you attach it.";
 
-pub(crate) fn run(asked: &CheckArguments) -> Answer {
+pub(crate) fn run(asked: &CheckArguments) -> CliResult {
     let mut output = Output::default();
     let steps = plan::steps(asked);
     tell_plan(asked, &steps, &mut output)?;
@@ -49,7 +49,7 @@ pub(crate) fn run(asked: &CheckArguments) -> Answer {
 }
 
 /// Prints what will be done and written.
-fn tell_plan(asked: &CheckArguments, steps: &[Step], output: &mut Output) -> Answer {
+fn tell_plan(asked: &CheckArguments, steps: &[Step], output: &mut Output) -> CliResult {
     let time = humantime::format_duration(asked.time);
     output.paragraph(
         "",
@@ -96,7 +96,7 @@ impl<'a> Run<'a> {
     }
 
     /// Runs a step. The file is written before it, with the results of the steps before: a driver can take the machine down.
-    fn step(&mut self, program: &Program, mut step: Step, output: &mut Output) -> Answer {
+    fn step(&mut self, program: &Program, mut step: Step, output: &mut Output) -> CliResult {
         let left = self.asked.time.saturating_sub(self.began.elapsed());
         let limit = step.limit(left, self.asked.time);
         let mut done = Done::began(&step.name, &step.arguments);
@@ -131,7 +131,7 @@ impl<'a> Run<'a> {
     }
 
     /// Writes the file as it is now. A pipe gets it once, at the end.
-    fn save(&mut self, is_last: bool) -> Answer<serde_json::Value> {
+    fn save(&mut self, is_last: bool) -> CliResult<serde_json::Value> {
         self.check.seconds = self.began.elapsed().as_millis() as f64 / 1e3;
         self.check.kernel = kernel::messages(self.since);
         self.check.summary = summary::lines(&self.check);
@@ -145,7 +145,7 @@ impl<'a> Run<'a> {
     }
 
     /// Writes the complete file, and prints the summary as it is in it.
-    fn finish(mut self, output: &mut Output) -> Answer {
+    fn finish(mut self, output: &mut Output) -> CliResult {
         let value = self.save(true)?;
         if !self.target.is_stdout() {
             output.line("")?;

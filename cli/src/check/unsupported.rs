@@ -1,9 +1,9 @@
 //! The `check` subcommand on systems where it cannot run.
 
-use crate::Answer;
+use crate::CliResult;
 use crate::args::CheckArguments;
 
 /// It runs the conformance suite, which needs Linux.
-pub(crate) fn run(_: &CheckArguments) -> Answer {
+pub(crate) fn run(_: &CheckArguments) -> CliResult {
     Err("check runs on Linux only".into())
 }

@@ -1,10 +1,10 @@
 //! Prints the cases and their rules.
 
-use crate::Answer;
+use crate::CliResult;
 use crate::output::{Output, counted};
 use gpu_vmm_conformance::{Item, Layer};
 
-pub(super) fn print(items: &[Item], output: &mut Output) -> Answer {
+pub(super) fn print(items: &[Item], output: &mut Output) -> CliResult {
     let width = items.iter().map(|item| item.name.len()).max().unwrap_or_default();
     for layer in items.chunk_by(|a, b| a.layer == b.layer) {
         let what = match layer[0].layer {

@@ -12,7 +12,7 @@ mod runner;
 mod side_by_side;
 pub(crate) mod text;
 
-use crate::Answer;
+use crate::CliResult;
 use crate::args::{ConformanceArguments, Format, TargetChoice, refusal};
 use crate::destination::{Destination, checked};
 use crate::output::{Output, counted};
@@ -26,7 +26,7 @@ use std::time::Duration;
 use text::Text;
 
 /// Must be called before anything but the arguments is read, because it forks.
-pub(crate) fn run(asked: &ConformanceArguments) -> Answer {
+pub(crate) fn run(asked: &ConformanceArguments) -> CliResult {
     if !asked.compare.is_empty() {
         return side_by_side::run(asked);
     }
@@ -78,13 +78,13 @@ fn set_endurance(asked: &ConformanceArguments) {
 }
 
 /// Returns the file that the report goes to, if one is named.
-fn destination(asked: &ConformanceArguments) -> Answer<Option<Destination>> {
+fn destination(asked: &ConformanceArguments) -> CliResult<Option<Destination>> {
     let inputs: Vec<&Path> = asked.compare.iter().map(PathBuf::as_path).collect();
     checked("conformance", "--out", asked.out.as_deref(), &inputs)
 }
 
 /// Returns the cases to run.
-fn wanted(suite: &Suite<AnyBackend>, filter: Option<&str>) -> Answer<Vec<Item>> {
+fn wanted(suite: &Suite<AnyBackend>, filter: Option<&str>) -> CliResult<Vec<Item>> {
     let all = suite.items();
     let Some(filter) = filter else { return Ok(all) };
     let items: Vec<Item> =
@@ -98,7 +98,7 @@ fn wanted(suite: &Suite<AnyBackend>, filter: Option<&str>) -> Answer<Vec<Item>> 
 }
 
 /// Returns the reports in a format for programs.
-fn document(reports: &[Report], asked: &ConformanceArguments) -> Answer<String> {
+fn document(reports: &[Report], asked: &ConformanceArguments) -> CliResult<String> {
     Ok(match (asked.format, asked.backend, reports) {
         (Format::Junit, _, reports) => junit(reports)?,
         (_, TargetChoice::All, reports) => serde_json::to_string_pretty(reports)?,
@@ -107,7 +107,7 @@ fn document(reports: &[Report], asked: &ConformanceArguments) -> Answer<String> 
 }
 
 /// Returns an error if a case failed. A driver's deviation is not a failure.
-fn verdict(reports: &[Report]) -> Answer {
+fn verdict(reports: &[Report]) -> CliResult {
     let failed: usize = reports.iter().map(|report| report.summary.failed).sum();
     let all: usize = reports.iter().map(|report| report.cases.len()).sum();
     if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} failed", counted(all, "case")).into()) }

@@ -6,7 +6,7 @@ use super::Text;
 use crate::args::{ConformanceArguments, TargetChoice};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::{Answer, choose, say};
+use crate::{CliResult, choose, say};
 use gpu_vmm::{AnyBackend, DeviceId, Vendor};
 use gpu_vmm_conformance::report::{Environment, Report};
 use gpu_vmm_conformance::{Event, Item, Outcome, Suite, Target, Verdict};
@@ -37,13 +37,13 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs on all chosen targets and completes the text.
-    pub(super) fn reports(mut self) -> Answer<Vec<Report>> {
+    pub(super) fn reports(mut self) -> CliResult<Vec<Report>> {
         let reports = self.ran()?;
         self.text.as_mut().map_or(Ok(()), Text::complete)?;
         Ok(reports)
     }
 
-    fn ran(&mut self) -> Answer<Vec<Report>> {
+    fn ran(&mut self) -> CliResult<Vec<Report>> {
         let named = match self.asked.backend {
             TargetChoice::Any => AnyBackend::preferred()?,
             other => other.vendor(),
@@ -59,7 +59,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs on every available target, and says why the others cannot run.
-    fn all(&mut self) -> Answer<Vec<Report>> {
+    fn all(&mut self) -> CliResult<Vec<Report>> {
         let mut reports = Vec::new();
         for vendor in AnyBackend::BUILT_IN {
             let ran = match self.look(*vendor) {
@@ -90,7 +90,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs on one target. Returns its report, or why there is none.
-    fn on(&mut self, found: &Environment) -> Answer<Result<Report, String>> {
+    fn on(&mut self, found: &Environment) -> CliResult<Result<Report, String>> {
         let began = Instant::now();
         let device = DeviceId(self.asked.device.unwrap_or(found.device));
         let target = Arc::clone(self.target(&found.target)?);
@@ -136,10 +136,10 @@ impl<'a> Runner<'a> {
 
 /// Prints text during a run, unless an earlier print failed.
 fn tell(
-    told: &mut Answer,
+    told: &mut CliResult,
     text: &mut Option<Text>,
     progress: &Progress,
-    what: impl FnOnce(&mut Text) -> Answer,
+    what: impl FnOnce(&mut Text) -> CliResult,
 ) {
     if let (Ok(()), Some(text)) = (&told, text) {
         *told = progress.aside(|| what(text));

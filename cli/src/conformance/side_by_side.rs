@@ -2,7 +2,7 @@
 
 use crate::args::{ConformanceArguments, Format};
 use crate::output::{Output, wrapped};
-use crate::{Answer, input};
+use crate::{CliResult, input};
 use gpu_vmm_conformance::report::{Comparison, Report, Seen, Table};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const GAP: usize = 2;
 /// The minimum width of a report's column, so that most words fit.
 const MIN: usize = 10;
 
-pub(super) fn run(asked: &ConformanceArguments) -> Answer {
+pub(super) fn run(asked: &ConformanceArguments) -> CliResult {
     let file = super::destination(asked)?;
     let Contents { mut reports, left_out } = read(&asked.compare)?;
     if let Some(filter) = &asked.filter {
@@ -46,7 +46,7 @@ struct Contents {
     left_out: Vec<String>,
 }
 
-fn read(files: &[PathBuf]) -> Answer<Contents> {
+fn read(files: &[PathBuf]) -> CliResult<Contents> {
     const NO_REPORT: &str = "the check ended without a report of the conformance suite";
     let (mut reports, mut left_out) = (Vec::new(), Vec::new());
     for file in files {
@@ -99,7 +99,7 @@ fn name(file: &Path, files: &[PathBuf]) -> String {
     name.unwrap_or(file.as_os_str()).to_string_lossy().into_owned()
 }
 
-fn print(comparison: &Comparison, output: &mut Output) -> Answer {
+fn print(comparison: &Comparison, output: &mut Output) -> CliResult {
     comparison.opening.iter().try_for_each(|line| output.paragraph("", line))?;
     comparison.tables.iter().try_for_each(|one| table(&comparison.names, one, output))?;
     if comparison.seen.is_empty() {
@@ -110,7 +110,7 @@ fn print(comparison: &Comparison, output: &mut Output) -> Answer {
     comparison.seen.iter().try_for_each(|one| seen(one, output))
 }
 
-fn table(names: &[String], table: &Table, output: &mut Output) -> Answer {
+fn table(names: &[String], table: &Table, output: &mut Output) -> CliResult {
     output.line("")?;
     output.line(table.title)?;
     if !table.about.is_empty() {
@@ -148,7 +148,7 @@ fn widths(rows: &[Vec<String>], width: usize) -> Vec<usize> {
 }
 
 /// Prints a row on as many lines as its longest cell needs.
-fn line(row: &[String], widths: &[usize], output: &mut Output) -> Answer {
+fn line(row: &[String], widths: &[usize], output: &mut Output) -> CliResult {
     let cells: Vec<Vec<String>> = row.iter().zip(widths).map(|(cell, width)| fitted(cell, *width)).collect();
     let height = cells.iter().map(Vec::len).max().unwrap_or_default();
     for index in 0..height {
@@ -172,7 +172,7 @@ fn fitted(cell: &str, width: usize) -> Vec<String> {
     lines
 }
 
-fn seen(seen: &Seen, output: &mut Output) -> Answer {
+fn seen(seen: &Seen, output: &mut Output) -> CliResult {
     output.line(format!("  {}", seen.name))?;
     for (note, names) in &seen.notes {
         output.paragraph(&format!("    {}: ", names.join(", ")), note)?;

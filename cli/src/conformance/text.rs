@@ -1,6 +1,6 @@
 //! The report for people: a line for each group while the cases run, then the remarkable cases.
 
-use crate::Answer;
+use crate::CliResult;
 use crate::environment_text;
 use crate::output::{Output, counted as number, duration};
 use gpu_vmm_conformance::report::{CaseReport, Environment, Report, Summary, groups};
@@ -34,19 +34,19 @@ impl Text {
     }
 
     /// Prints the environment of the run.
-    pub(super) fn opening(&mut self, environment: &Environment) -> Answer {
+    pub(super) fn opening(&mut self, environment: &Environment) -> CliResult {
         self.begin()?;
         (self.told, self.layer) = (0, None);
         environment_text::write(environment, &mut self.output)
     }
 
     /// Prints why a target did not run.
-    pub(super) fn not_run(&mut self, target: &str, reason: &str) -> Answer {
+    pub(super) fn not_run(&mut self, target: &str, reason: &str) -> CliResult {
         self.begin()?;
         self.output.paragraph(&format!("{target}: not run: "), reason)
     }
 
-    fn begin(&mut self) -> Answer {
+    fn begin(&mut self) -> CliResult {
         if std::mem::replace(&mut self.begun, true) { self.output.line("") } else { Ok(()) }
     }
 
@@ -56,14 +56,14 @@ impl Text {
     }
 
     /// Prints the complete groups.
-    pub(super) fn grown(&mut self, report: &Report) -> Answer {
+    pub(super) fn grown(&mut self, report: &Report) -> CliResult {
         let mut groups: Vec<&[CaseReport]> = groups(&report.cases[self.told..]).collect();
         groups.pop();
         groups.into_iter().try_for_each(|group| self.group(group))
     }
 
     /// Prints the remaining groups, the remarkable cases and the summary.
-    pub(super) fn closing(&mut self, report: &Report) -> Answer {
+    pub(super) fn closing(&mut self, report: &Report) -> CliResult {
         groups(&report.cases[self.told..]).try_for_each(|group| self.group(group))?;
         if !self.verbose {
             self.skipped(Layer::Library, &report.cases)?;
@@ -84,12 +84,12 @@ impl Text {
     }
 
     /// Completes the text.
-    pub(super) fn complete(&mut self) -> Answer {
+    pub(super) fn complete(&mut self) -> CliResult {
         self.output.complete()
     }
 
     /// Prints a group's line, below the heading of its layer.
-    fn group(&mut self, cases: &[CaseReport]) -> Answer {
+    fn group(&mut self, cases: &[CaseReport]) -> CliResult {
         self.told += cases.len();
         let (layer, group) = (cases[0].layer, cases[0].group());
         if self.layer.replace(layer) != Some(layer) {
@@ -128,14 +128,14 @@ impl Text {
     }
 
     /// Prints one case, with --verbose.
-    fn case(&mut self, case: &CaseReport) -> Answer {
+    fn case(&mut self, case: &CaseReport) -> CliResult {
         let answer = case.answer();
         self.output.line(format!("    {:<58}{answer:<20}{:>12}", case.name, time(case.seconds)))?;
         if case.note.is_empty() { Ok(()) } else { self.output.paragraph("        ", &case.note) }
     }
 
     /// Prints the reasons for which cases were skipped, the most frequent first.
-    fn skipped(&mut self, layer: Layer, cases: &[CaseReport]) -> Answer {
+    fn skipped(&mut self, layer: Layer, cases: &[CaseReport]) -> CliResult {
         let mut reasons: Vec<(&str, usize)> = Vec::new();
         for case in cases.iter().filter(|case| case.layer == layer && case.verdict == Verdict::Skipped) {
             match reasons.iter_mut().find(|(reason, _)| *reason == case.note) {
@@ -163,7 +163,12 @@ impl Text {
     }
 
     /// Prints the notes of some cases.
-    fn seen(&mut self, heading: &str, cases: &[CaseReport], which: impl Fn(&CaseReport) -> bool) -> Answer {
+    fn seen(
+        &mut self,
+        heading: &str,
+        cases: &[CaseReport],
+        which: impl Fn(&CaseReport) -> bool,
+    ) -> CliResult {
         let cases: Vec<&CaseReport> = cases.iter().filter(|case| which(case)).collect();
         if cases.is_empty() {
             return Ok(());
@@ -179,7 +184,7 @@ impl Text {
     }
 
     /// Prints every failed case with its rule and its note.
-    fn failed(&mut self, cases: &[CaseReport]) -> Answer {
+    fn failed(&mut self, cases: &[CaseReport]) -> CliResult {
         for case in cases.iter().filter(|case| case.verdict == Verdict::Failed) {
             self.heading(&format!("FAILED {}::{}", case.layer, case.name))?;
             self.output.paragraph("  rule  ", &case.rule)?;
@@ -188,13 +193,13 @@ impl Text {
         Ok(())
     }
 
-    fn heading(&mut self, text: &str) -> Answer {
+    fn heading(&mut self, text: &str) -> CliResult {
         self.output.line("")?;
         self.output.line(text)
     }
 
     /// Prints the counts of the results, and how to make a report for an issue.
-    fn summary(&mut self, report: &Report) -> Answer {
+    fn summary(&mut self, report: &Report) -> CliResult {
         let Environment { target, filter, .. } = &report.environment;
         let took = time(report.summary.seconds);
         self.heading(&format!("{target}: {} in {took}", number(report.cases.len(), "case")))?;

@@ -1,9 +1,9 @@
 //! The `conformance` subcommand on systems where it cannot run.
 
-use crate::Answer;
+use crate::CliResult;
 use crate::args::ConformanceArguments;
 
 /// The suite runs cases in forked processes that end with it, which needs Linux.
-pub(crate) fn run(_: &ConformanceArguments) -> Answer {
+pub(crate) fn run(_: &ConformanceArguments) -> CliResult {
     Err("conformance runs on Linux only".into())
 }

@@ -1,11 +1,11 @@
 //! The report of `info` for people, in at most 100 columns.
 
-use crate::Answer;
+use crate::CliResult;
 use crate::info::{BackendInfo, DeviceReport, Info, QuirkReport};
 use crate::output::{Output, about};
 use gpu_vmm::Bytes;
 
-pub(crate) fn print(info: &Info, output: &mut Output) -> Answer {
+pub(crate) fn print(info: &Info, output: &mut Output) -> CliResult {
     output.line(format!("gpu-vmm {}", info.version))?;
     if info.backends.is_empty() {
         output.line("built without any backend")?;
@@ -13,7 +13,7 @@ pub(crate) fn print(info: &Info, output: &mut Output) -> Answer {
     info.backends.iter().try_for_each(|one| backend(one, output))
 }
 
-fn backend(info: &BackendInfo, output: &mut Output) -> Answer {
+fn backend(info: &BackendInfo, output: &mut Output) -> CliResult {
     output.line("")?;
     output.line(format!("{:<6}{}", info.backend, if info.found { "found" } else { "not found" }))?;
     if let Some(error) = &info.error {
@@ -33,7 +33,7 @@ fn backend(info: &BackendInfo, output: &mut Output) -> Answer {
 /// What works on a device without virtual memory management. The reason is the note of its capability.
 const PLAIN: &str = "regions, vectors and pools use plain allocations, and copy them to grow";
 
-fn device(device: &DeviceReport, output: &mut Output) -> Answer {
+fn device(device: &DeviceReport, output: &mut Output) -> CliResult {
     output.paragraph(&format!("  {:<14}", format!("device {}", device.device)), &device.name)?;
     if let Some(reason) = &device.unusable {
         output.paragraph("    unusable              ", reason)?;
@@ -56,7 +56,7 @@ fn device(device: &DeviceReport, output: &mut Output) -> Answer {
     device.errors.iter().try_for_each(|error| output.paragraph("    error                 ", error))
 }
 
-fn quirks(quirks: &[QuirkReport], output: &mut Output) -> Answer {
+fn quirks(quirks: &[QuirkReport], output: &mut Output) -> CliResult {
     if quirks.is_empty() {
         return output.paragraph("  quirks        ", "none known for this version");
     }

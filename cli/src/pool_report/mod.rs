@@ -14,13 +14,13 @@ mod perfetto;
 mod read;
 mod text;
 
-use crate::Answer;
+use crate::CliResult;
 use crate::args::ReportArguments;
 use crate::destination::checked;
 use crate::output::Output;
 use gpu_vmm::pool::{BlockSnapshot, BlockState, PoolSnapshot, SpaceSnapshot};
 
-pub(crate) fn run(asked: &ReportArguments) -> Answer {
+pub(crate) fn run(asked: &ReportArguments) -> CliResult {
     let page = checked("report", "--html", asked.html.as_deref(), &[&asked.file])?;
     let trace = checked("report", "--perfetto", asked.perfetto.as_deref(), &[&asked.file])?;
     let snapshot = read::read(&asked.file)?;

@@ -2,7 +2,7 @@
 //! rely on it.
 
 use crate::output::counted;
-use crate::{Answer, input};
+use crate::{CliResult, input};
 use gpu_vmm::Bytes;
 use gpu_vmm::pool::{PoolSnapshot, SpaceSnapshot};
 use serde::Deserialize;
@@ -15,7 +15,7 @@ struct Versioned {
 }
 
 /// Reads and checks a file.
-pub(super) fn read(file: &Path) -> Answer<PoolSnapshot> {
+pub(super) fn read(file: &Path) -> CliResult<PoolSnapshot> {
     let text = input::read(file)?;
     content(&text).map_err(|why| refused(file, &why))
 }

@@ -2,12 +2,12 @@
 //! which a terminal would obey.
 
 use super::{largest, mapped, state_name, unused};
-use crate::Answer;
+use crate::CliResult;
 use crate::output::{Output, about, counted, shown};
 use gpu_vmm::pool::{BlockState, PoolSnapshot, PoolStats, SpaceSnapshot};
 use gpu_vmm::{Address, Bytes};
 
-pub(super) fn print(snapshot: &PoolSnapshot, output: &mut Output) -> Answer {
+pub(super) fn print(snapshot: &PoolSnapshot, output: &mut Output) -> CliResult {
     output.paragraph("pool on ", &shown(&snapshot.device))?;
     let page = Bytes(snapshot.page);
     output.paragraph("  ", &format!("{:.3} s after it was created, pages of {page}", snapshot.at))?;
@@ -17,7 +17,7 @@ pub(super) fn print(snapshot: &PoolSnapshot, output: &mut Output) -> Answer {
     blocks(snapshot, output)
 }
 
-fn stats(snapshot: &PoolSnapshot, output: &mut Output) -> Answer {
+fn stats(snapshot: &PoolSnapshot, output: &mut Output) -> CliResult {
     let stats = &snapshot.stats;
     let calls = &stats.driver_calls;
     let of_calls = format!(
@@ -47,7 +47,7 @@ fn stats(snapshot: &PoolSnapshot, output: &mut Output) -> Answer {
     Ok(())
 }
 
-fn space(space: &SpaceSnapshot, page: u64, output: &mut Output) -> Answer {
+fn space(space: &SpaceSnapshot, page: u64, output: &mut Output) -> CliResult {
     let tag = if space.tag.is_empty() { "without a tag".to_owned() } else { shown(&space.tag) };
     let suspended = if space.suspended { ", suspended" } else { "" };
     output.line("")?;
@@ -69,7 +69,7 @@ fn space(space: &SpaceSnapshot, page: u64, output: &mut Output) -> Answer {
     Ok(())
 }
 
-fn bins(stats: &PoolStats, output: &mut Output) -> Answer {
+fn bins(stats: &PoolStats, output: &mut Output) -> CliResult {
     if stats.bins.is_empty() {
         return Ok(());
     }
@@ -81,7 +81,7 @@ fn bins(stats: &PoolStats, output: &mut Output) -> Answer {
     Ok(())
 }
 
-fn blocks(snapshot: &PoolSnapshot, output: &mut Output) -> Answer {
+fn blocks(snapshot: &PoolSnapshot, output: &mut Output) -> CliResult {
     let largest = largest(snapshot);
     if largest.is_empty() {
         return Ok(());

@@ -1,12 +1,12 @@
 //! The report of `replay` for people.
 
-use crate::Answer;
+use crate::CliResult;
 use crate::output::{Output, about, counted, duration};
 use crate::replay::Report;
 use gpu_vmm::Bytes;
 use gpu_vmm_replay::{CallTimes, Outcome, Round};
 
-pub(crate) fn write(report: &Report, output: &mut Output) -> Answer {
+pub(crate) fn write(report: &Report, output: &mut Output) -> CliResult {
     let outcome = &report.outcome;
     output.line(&report.trace)?;
     output.paragraph("  trace         ", &trace(outcome))?;

@@ -1,13 +1,13 @@
 //! The report of `snapshot` for people. A file's texts are untrusted and are shown without control characters, which a
 //! terminal would obey.
 
-use crate::Answer;
+use crate::CliResult;
 use crate::output::{Output, about, counted, shown};
 use crate::snapshot::{DeviceReport, FileReport, PartReport, RegionReport, Report};
 use gpu_vmm::Bytes;
 
 /// Prints everything that is known without reading the contents.
-pub(crate) fn opening(report: &Report, output: &mut Output) -> Answer {
+pub(crate) fn opening(report: &Report, output: &mut Output) -> CliResult {
     let Report { id, version, backend, driver, .. } = report;
     output.paragraph("snapshot ", id)?;
     let by = format!("{} by gpu-vmm {version}, {backend} with driver {driver}", time(report.created));
@@ -39,7 +39,7 @@ pub(crate) fn opening(report: &Report, output: &mut Output) -> Answer {
 }
 
 /// Prints the result of the verification.
-pub(crate) fn verdict(report: &Report, output: &mut Output) -> Answer {
+pub(crate) fn verdict(report: &Report, output: &mut Output) -> CliResult {
     if report.verified { output.paragraph("checked: ", "every block matches its checksum") } else { Ok(()) }
 }
 
@@ -47,14 +47,14 @@ fn file(file: &FileReport) -> String {
     shown(&format!("{} in {}", file.id, file.file))
 }
 
-fn device(device: &DeviceReport, output: &mut Output) -> Answer {
+fn device(device: &DeviceReport, output: &mut Output) -> CliResult {
     let DeviceReport { name, uuid, .. } = device;
     let uuid = uuid.as_ref().map(|uuid| format!(", {uuid}")).unwrap_or_default();
     let text = format!("{name}, {}{uuid}", about(Bytes(device.total_bytes)));
     output.paragraph(&format!("  {:<14}", format!("device {}", device.device)), &shown(&text))
 }
 
-fn region(region: &RegionReport, output: &mut Output) -> Answer {
+fn region(region: &RegionReport, output: &mut Output) -> CliResult {
     let tag = if region.tag.is_empty() { "without a tag".to_owned() } else { shown(&region.tag) };
     let [mapped, reserved, guard] =
         [region.mapped_bytes, region.reserved_bytes, region.guard_bytes].map(|bytes| about(Bytes(bytes)));
@@ -66,7 +66,7 @@ fn region(region: &RegionReport, output: &mut Output) -> Answer {
     region.parts.iter().try_for_each(|one| part(one, output))
 }
 
-fn part(part: &PartReport, output: &mut Output) -> Answer {
+fn part(part: &PartReport, output: &mut Output) -> CliResult {
     let access: Vec<String> =
         part.access.iter().map(|one| format!("{}: {}", one.device, one.access)).collect();
     let access = if access.is_empty() { "no access".to_owned() } else { access.join(", ") };

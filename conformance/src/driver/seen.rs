@@ -1,7 +1,7 @@
 //! The observations of a rule, and its verdict: all verdicts of the driver layer are decided here.
 
 use super::Rule;
-use super::lab::Answer;
+use super::lab::CallResult;
 use crate::outcome::{Outcome, Verdict};
 use crate::report::unseen;
 use gpu_vmm_testkit::raw::abi::Code;
@@ -75,7 +75,7 @@ impl Seen {
     }
 
     /// Checks a call that is documented to be refused. Returns true if it was refused, with any error.
-    pub(super) fn refused<T>(&mut self, what: &str, answer: Answer<T>, documented: &[Code]) -> bool {
+    pub(super) fn refused<T>(&mut self, what: &str, answer: CallResult<T>, documented: &[Code]) -> bool {
         self.looked_at += 1;
         match answer {
             Ok(_) => self.lenient(format!("{what}: success")),
@@ -89,7 +89,7 @@ impl Seen {
     }
 
     /// Checks a call that is documented to succeed.
-    pub(super) fn accepted<T>(&mut self, what: &str, answer: Answer<T>) -> Option<T> {
+    pub(super) fn accepted<T>(&mut self, what: &str, answer: CallResult<T>) -> Option<T> {
         self.looked_at += 1;
         answer.map_err(|refusal| self.deviates(format!("{what}: {refusal}"))).ok()
     }
@@ -146,7 +146,7 @@ mod tests {
 
     const RULE: Rule = Rule { name: "a::rule", about: "", quirks: &["old", "new"], look: |_, _| {} };
 
-    fn refusal(code: Code) -> Answer<()> {
+    fn refusal(code: Code) -> CallResult<()> {
         Err(Refusal { call: "cuMemMap".to_owned(), code, name: "A_NAME".to_owned() })
     }
 

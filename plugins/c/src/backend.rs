@@ -5,7 +5,7 @@
 
 use crate::call::status;
 use crate::handles::{Kind, Object, find};
-use crate::status::{Answer, Failure, Status};
+use crate::status::{CallResult, Failure, Status};
 use crate::texts::{clear, give, give_box, give_if_wanted, give_json, object, optional, take_box};
 use gpu_vmm::{AnyBackend, Backend as _, DeviceId, Vendor};
 use serde::Serialize;
@@ -22,7 +22,7 @@ unsafe impl Object for Backend {
 }
 
 /// Opens the backend with this name. Without a name, opens the best one.
-pub(crate) fn open(name: Option<&str>) -> Answer<AnyBackend> {
+pub(crate) fn open(name: Option<&str>) -> CallResult<AnyBackend> {
     let Some(name) = name else { return Ok(AnyBackend::open_best()?) };
     let vendor: Vendor = name.parse().map_err(|_| {
         Failure::invalid(format!(

@@ -1,7 +1,7 @@
 //! The wrapper of every exported function: a failure becomes a status, and a panic is caught.
 
 use crate::callback::is_running;
-use crate::status::{Answer, Failure, GPU_VMM_BUSY, GPU_VMM_INTERNAL, GPU_VMM_OK, Status, keep};
+use crate::status::{CallResult, Failure, GPU_VMM_BUSY, GPU_VMM_INTERNAL, GPU_VMM_OK, Status, keep};
 use gpu_vmm::Operation;
 use gpu_vmm::extend::Lock;
 use std::any::Any;
@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::MutexGuard;
 
 /// Runs the body of an exported function and returns its status.
-pub(crate) fn status(work: impl FnOnce() -> Answer) -> Status {
+pub(crate) fn status(work: impl FnOnce() -> CallResult) -> Status {
     match run(work) {
         Ok(()) => GPU_VMM_OK,
         Err(failure) => keep(failure),
@@ -20,13 +20,13 @@ pub(crate) fn status(work: impl FnOnce() -> Answer) -> Status {
 ///
 /// Changes made before the panic stay. That is sound: the objects behind the interface are consistent at every point that
 /// can panic, or report themselves as poisoned.
-pub(crate) fn run<T>(work: impl FnOnce() -> Answer<T>) -> Answer<T> {
+pub(crate) fn run<T>(work: impl FnOnce() -> CallResult<T>) -> CallResult<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(stopped(&*panic)))
 }
 
 /// Locks an object for one call. In a callback of an observer it does not wait: this thread may hold the lock, or its owner may wait
 /// for a lock that this thread holds.
-pub(crate) fn held<T>(lock: &Lock<T>, operation: Operation) -> Answer<MutexGuard<'_, T>> {
+pub(crate) fn held<T>(lock: &Lock<T>, operation: Operation) -> CallResult<MutexGuard<'_, T>> {
     if !is_running() {
         return Ok(lock.lock(operation)?);
     }

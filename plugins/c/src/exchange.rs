@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::call::{held, status};
 use crate::handles::{Kind, Object};
 use crate::region::Region;
-use crate::status::{Answer, Failure, Status};
+use crate::status::{CallResult, Failure, Status};
 use crate::texts::{
     bytes, check_place, clear, give, give_box, give_if_wanted, object, required, room, take_box,
 };
@@ -367,7 +367,7 @@ unsafe fn with<T>(
     followed: *const Followed,
     operation: Operation,
     work: impl FnOnce(&mut ImportedRegion<AnyBackend>) -> gpu_vmm::Result<T>,
-) -> Answer<T> {
+) -> CallResult<T> {
     // SAFETY: guaranteed by the caller.
     let mut region = held(&unsafe { object("followed", followed) }?.0, operation)?;
     let released = || Failure::invalid(format!("{operation}: the region was released"));

@@ -7,7 +7,7 @@ use crate::call::status;
 use crate::callback::running;
 use crate::properties::check_reserved;
 use crate::region::Region;
-use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OK, Status};
+use crate::status::{CallResult, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OK, Status};
 use crate::texts::{clear, give_if_wanted, object, value};
 use gpu_vmm::{
     BackingChange as Change, BackingEffect, BackingObserver, BackingOutcome, ObserverId, OffsetRange,
@@ -85,7 +85,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    pub(crate) fn check(&self) -> Answer {
+    pub(crate) fn check(&self) -> CallResult {
         check_reserved("observe", self.reserved)
     }
 }

@@ -6,7 +6,7 @@
 use crate::backend::Backend;
 use crate::call::status;
 use crate::handles::{Kind, Object};
-use crate::status::{Answer, Failure, GPU_VMM_OUT_OF_RANGE, Status};
+use crate::status::{CallResult, Failure, GPU_VMM_OUT_OF_RANGE, Status};
 use crate::stores::Stores;
 use crate::texts::{
     bytes, check_place, clear, give, give_box, give_if_wanted, give_json, object, required, room, take_box,
@@ -63,7 +63,7 @@ impl PoolOptions {
     };
 
     /// Reports an error for settings of a later version.
-    pub(crate) fn check(&self) -> Answer {
+    pub(crate) fn check(&self) -> CallResult {
         if self.reserved != [0; 4] {
             return Err(Failure::invalid(
                 "make a pool: options.reserved is not zero; set the whole struct to zero first (gpu_vmm_pool_options options = {0}), \
@@ -90,7 +90,7 @@ unsafe impl Object for Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(backend: &AnyBackend, options: &PoolOptions) -> Answer<Self> {
+    pub(crate) fn new(backend: &AnyBackend, options: &PoolOptions) -> CallResult<Self> {
         options.check()?;
         let device = DeviceId(options.device);
         let mut builder = Blocks::builder(backend).device(device);
@@ -120,12 +120,12 @@ impl Pool {
         Ok(Self { backend: backend.clone(), device, blocks: builder.build()?, stores: Arc::default() })
     }
 
-    pub(crate) fn tagged(&self, tag: &str) -> Answer<Self> {
+    pub(crate) fn tagged(&self, tag: &str) -> CallResult<Self> {
         Ok(Self { blocks: self.blocks.tagged(tag)?, ..self.clone() })
     }
 
     /// Checks that `size` bytes from `address` on lie in one live block that is not suspended.
-    fn place(&self, operation: Operation, address: u64, size: u64) -> Answer<Address> {
+    fn place(&self, operation: Operation, address: u64, size: u64) -> CallResult<Address> {
         let address = Address(address);
         self.backend.deferred().process().check(operation)?;
         let found = self

@@ -1,6 +1,6 @@
 //! Properties of physical memory and access levels, as C passes them.
 
-use crate::status::{Answer, Failure};
+use crate::status::{CallResult, Failure};
 use gpu_vmm::{Access, DeviceId, HandleTypes, Location, Properties as Memory};
 
 /// For `location` of gpu_vmm_properties: the device's own memory.
@@ -55,7 +55,7 @@ pub struct Properties {
 
 impl Properties {
     /// Reads the properties; null means the default. Refuses values that this version does not know.
-    pub(crate) fn read(what: &str, from: Option<&Self>) -> Answer<Memory> {
+    pub(crate) fn read(what: &str, from: Option<&Self>) -> CallResult<Memory> {
         let Some(from) = from else { return Ok(Memory::on(DeviceId(0))) };
         check_reserved(what, from.reserved)?;
         let location = match from.location {
@@ -96,7 +96,7 @@ impl Properties {
 }
 
 /// Refuses settings of a later version.
-pub(crate) fn check_reserved(what: &str, reserved: [u64; 4]) -> Answer {
+pub(crate) fn check_reserved(what: &str, reserved: [u64; 4]) -> CallResult {
     if reserved == [0; 4] {
         return Ok(());
     }
@@ -104,7 +104,7 @@ pub(crate) fn check_reserved(what: &str, reserved: [u64; 4]) -> Answer {
 }
 
 /// Reads an access level.
-pub(crate) fn access(level: u32) -> Answer<Access> {
+pub(crate) fn access(level: u32) -> CallResult<Access> {
     match level {
         GPU_VMM_ACCESS_NONE => Ok(Access::None),
         GPU_VMM_ACCESS_READ => Ok(Access::Read),

@@ -10,7 +10,7 @@ use crate::call::{held, status};
 use crate::event::Event;
 use crate::handles::{Kind, Object};
 use crate::region::Region;
-use crate::status::{Answer, Failure, GPU_VMM_OUT_OF_RANGE, Status};
+use crate::status::{CallResult, Failure, GPU_VMM_OUT_OF_RANGE, Status};
 use crate::texts::{clear, give, give_box, object, take_box};
 use gpu_vmm::extend::{LendMemory as _, Lock, check_same};
 use gpu_vmm::{
@@ -165,7 +165,7 @@ fn queue_copy(
     pinned: &Pinned,
     pinned_offset: u64,
     size: u64,
-) -> Answer {
+) -> CallResult {
     let (operation, need) = match direction {
         Direction::ToRegion => (Operation::QueueCopyFromHost, Access::ReadWrite),
         Direction::ToHost => (Operation::QueueCopyToHost, Access::Read),
@@ -189,7 +189,7 @@ fn queue_copy(
     memory.keep(&pinned.memory);
     // SAFETY: the offset lies in the memory, as compared above.
     let mut host = unsafe { pinned.memory.start().as_ptr().add(pinned_offset as usize) };
-    let queued = region.memory.with(|region| -> Answer {
+    let queued = region.memory.with(|region| -> CallResult {
         let grant = Grant { device: queue.device, access: need };
         let mut device = region.lend(operation, range, grant, Stream::DEFAULT)?;
         for length in pieces(region, queue.device, range)? {
@@ -212,7 +212,7 @@ fn queue_copy(
 }
 
 /// The lengths of the pieces of a mapped range that lie in one reservation each. Refuses memory of another device.
-fn pieces(region: &Memory<AnyBackend>, device: DeviceId, range: OffsetRange) -> Answer<Vec<Bytes>> {
+fn pieces(region: &Memory<AnyBackend>, device: DeviceId, range: OffsetRange) -> CallResult<Vec<Bytes>> {
     let mut next = range.offset;
     while next < range.end() {
         let Some(mapping) = region.mapping_at(next) else { break };

@@ -5,7 +5,7 @@
 
 use crate::call::status;
 use crate::region::{Region, taken_away};
-use crate::status::{Answer, Failure, Status};
+use crate::status::{CallResult, Failure, Status};
 use crate::texts::object;
 use gpu_vmm::{AnyBackend, Bytes, DeviceId, MovePath, Operation, Region as Memory, Result, WaitFor};
 
@@ -17,7 +17,7 @@ fn both(
     other: &Region,
     force: bool,
     work: impl FnOnce(&mut Memory<AnyBackend>, &mut Memory<AnyBackend>) -> Result<()>,
-) -> Answer {
+) -> CallResult {
     let [at, other_at] = [one, other].map(|region| std::ptr::from_ref(region).addr());
     if at == other_at {
         return Err(Failure::invalid(format!("{operation}: both regions are the same one")));

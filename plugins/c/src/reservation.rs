@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::call::status;
 use crate::properties::{Properties, check_reserved};
 use crate::region::Region;
-use crate::status::{Answer, Failure, Status};
+use crate::status::{CallResult, Failure, Status};
 use crate::texts::{clear, give, give_box, give_if_wanted, object};
 use gpu_vmm::{Address, AnyBackend, Bytes, Operation, Placement, Region as Memory, RegionBuilder};
 
@@ -50,7 +50,7 @@ impl RegionOptions {
     pub(crate) fn builder<'a>(
         backend: &'a AnyBackend,
         options: Option<&Self>,
-    ) -> Answer<RegionBuilder<'a, AnyBackend>> {
+    ) -> CallResult<RegionBuilder<'a, AnyBackend>> {
         let builder = Memory::builder(backend);
         let Some(options) = options else { return Ok(builder) };
         check_reserved("reserve", options.reserved)?;

@@ -9,7 +9,7 @@ use crate::handles::{Kind, Object};
 use crate::physical::Physical;
 use crate::properties::Properties;
 use crate::region::Region;
-use crate::status::{Answer, Failure, Status};
+use crate::status::{CallResult, Failure, Status};
 use crate::texts::{bytes, check_place, clear, give, give_box, object, take_box, value};
 use gpu_vmm::share::{ImportMethod, ImportOptions, Offer, Offered as Kept};
 use gpu_vmm::{AnyBackend, Bytes, FabricHandle as Handle, Operation, PhysicalMemory};
@@ -50,7 +50,7 @@ pub const GPU_VMM_OFFER_BY_PROCESS: u32 = 0;
 /// For gpu_vmm_region_offer and gpu_vmm_physical_offer: processes on all machines of the fabric import fabric handles.
 pub const GPU_VMM_OFFER_BY_FABRIC: u32 = 1;
 
-fn by(number: u32) -> Answer<ImportMethod> {
+fn by(number: u32) -> CallResult<ImportMethod> {
     match number {
         #[cfg(target_os = "linux")]
         GPU_VMM_OFFER_BY_PROCESS => Ok(ImportMethod::Process),
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn gpu_vmm_physical_offer(
     })
 }
 
-fn offered(kept: Kept<AnyBackend>) -> Answer<Offered> {
+fn offered(kept: Kept<AnyBackend>) -> CallResult<Offered> {
     Ok(Offered { bytes: kept.offer().to_bytes()?, _kept: kept })
 }
 

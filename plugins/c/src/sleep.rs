@@ -5,14 +5,14 @@
 
 use crate::call::status;
 use crate::pool::Pool;
-use crate::status::{Answer, Status};
+use crate::status::{CallResult, Status};
 use crate::texts::{clear, give, give_if_wanted, object, optional, required};
 use gpu_vmm::{Bytes, WaitFor};
 use std::ffi::c_char;
 
 impl Pool {
     /// Suspends a tag after the devices have finished.
-    pub(crate) fn suspend(&self, tag: &str, keep: Option<&str>) -> Answer<Bytes> {
+    pub(crate) fn suspend(&self, tag: &str, keep: Option<&str>) -> CallResult<Bytes> {
         let mut stores = self.stores.lock()?;
         let store = stores.store(&self.backend, keep, || Ok(self.blocks.occupied(tag)?))?;
         Ok(self.blocks.suspend(tag, &store, WaitFor::all_devices())?)

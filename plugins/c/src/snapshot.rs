@@ -6,7 +6,7 @@
 use crate::backend::Backend;
 use crate::call::status;
 use crate::region::Region;
-use crate::status::{Answer, Failure, Status};
+use crate::status::{CallResult, Failure, Status};
 use crate::stores::ring;
 use crate::texts::{check_place, clear, give, give_box, object, required, take_box};
 use gpu_vmm::extend::check_same;
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn gpu_vmm_regions_restore(
     })
 }
 
-fn check_count(operation: Operation, is_null: bool, count: u64) -> Answer {
+fn check_count(operation: Operation, is_null: bool, count: u64) -> CallResult {
     if is_null {
         return Err(Failure::invalid(format!("{operation}: regions is null")));
     }

@@ -78,7 +78,7 @@ impl Failure {
     }
 }
 
-pub(crate) type Answer<T = ()> = Result<T, Failure>;
+pub(crate) type CallResult<T = ()> = Result<T, Failure>;
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {

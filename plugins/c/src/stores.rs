@@ -1,7 +1,7 @@
 //! The stores that keep the contents of suspended memory.
 
 use crate::call::held;
-use crate::status::{Answer, Failure};
+use crate::status::{CallResult, Failure};
 use gpu_vmm::extend::Lock;
 use gpu_vmm::{AnyBackend, BackingStore, Bytes, Operation, StagingRing};
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub(crate) struct Made {
 }
 
 /// Creates the staging ring of this process's size.
-pub(crate) fn ring(backend: &AnyBackend) -> Answer<StagingRing<AnyBackend>> {
+pub(crate) fn ring(backend: &AnyBackend) -> CallResult<StagingRing<AnyBackend>> {
     let threads = match std::env::var_os(THREADS) {
         None => StagingRing::<AnyBackend>::threads(),
         Some(text) => parse_threads(&text.to_string_lossy())?,
@@ -35,7 +35,7 @@ pub(crate) fn ring(backend: &AnyBackend) -> Answer<StagingRing<AnyBackend>> {
     Ok(StagingRing::new(backend, threads, StagingRing::<AnyBackend>::CHUNK)?)
 }
 
-fn parse_threads(text: &str) -> Answer<usize> {
+fn parse_threads(text: &str) -> CallResult<usize> {
     let number = text.trim().parse().ok().filter(|threads| (1..=MAX_THREADS).contains(threads));
     number.ok_or_else(|| Failure::invalid(format!("{THREADS} is {text:?}; expected 1 to {MAX_THREADS}")))
 }
@@ -43,7 +43,7 @@ fn parse_threads(text: &str) -> Answer<usize> {
 impl Stores {
     /// Locks the stores. The caller holds the lock until the contents are in the chosen store, so that no other thread chooses
     /// the same free space.
-    pub(crate) fn lock(&self) -> Answer<MutexGuard<'_, Made>> {
+    pub(crate) fn lock(&self) -> CallResult<MutexGuard<'_, Made>> {
         held(&self.0, Operation::KeepContents)
     }
 }
@@ -54,8 +54,8 @@ impl Made {
         &mut self,
         backend: &AnyBackend,
         keep: Option<&str>,
-        contents: impl FnOnce() -> Answer<Bytes>,
-    ) -> Answer<BackingStore<AnyBackend>> {
+        contents: impl FnOnce() -> CallResult<Bytes>,
+    ) -> CallResult<BackingStore<AnyBackend>> {
         Ok(match keep {
             None => BackingStore::nothing(),
             Some("host") => self.host(backend, |made| &mut made.host, Bytes::ZERO)?,
@@ -77,7 +77,7 @@ impl Made {
         })
     }
 
-    fn ring(&mut self, backend: &AnyBackend) -> Answer<Arc<StagingRing<AnyBackend>>> {
+    fn ring(&mut self, backend: &AnyBackend) -> CallResult<Arc<StagingRing<AnyBackend>>> {
         if let Some(ring) = &self.ring {
             return Ok(Arc::clone(ring));
         }
@@ -91,7 +91,7 @@ impl Made {
         backend: &AnyBackend,
         place: impl Fn(&mut Self) -> &mut Option<BackingStore<AnyBackend>>,
         most: Bytes,
-    ) -> Answer<BackingStore<AnyBackend>> {
+    ) -> CallResult<BackingStore<AnyBackend>> {
         if let Some(store) = place(self) {
             return Ok(store.clone());
         }
@@ -107,7 +107,7 @@ impl Made {
     }
 
     /// Frees the host memory that holds no contents. Returns its size.
-    pub(crate) fn trim(&mut self) -> Answer<Bytes> {
+    pub(crate) fn trim(&mut self) -> CallResult<Bytes> {
         let before = self.host_memory();
         if let Some(store) = &self.host_kept {
             store.trim()?;
@@ -126,7 +126,7 @@ impl Made {
 
     /// Returns the smallest page-locked store with enough free space, or else a new one. The store stays for the next
     /// suspension, because creating and releasing page-locked memory takes longer than copying.
-    fn pinned(&mut self, backend: &AnyBackend, most: Bytes) -> Answer<BackingStore<AnyBackend>> {
+    fn pinned(&mut self, backend: &AnyBackend, most: Bytes) -> CallResult<BackingStore<AnyBackend>> {
         let fitting = self.pinned.iter().filter(|store| store.free() >= Some(most));
         if let Some(store) = fitting.min_by_key(|store| store.free()) {
             return Ok(store.clone());

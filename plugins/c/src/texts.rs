@@ -5,7 +5,7 @@
 
 use crate::call::status;
 use crate::handles::{self, Object};
-use crate::status::{Answer, Failure};
+use crate::status::{CallResult, Failure};
 use gpu_vmm::Bytes;
 use serde::Serialize;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -15,7 +15,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 /// # Safety
 ///
 /// The pointer is null or points to a zero-terminated string that does not change during `'a`.
-pub(crate) unsafe fn optional<'a>(what: &str, text: *const c_char) -> Answer<Option<&'a str>> {
+pub(crate) unsafe fn optional<'a>(what: &str, text: *const c_char) -> CallResult<Option<&'a str>> {
     if text.is_null() {
         return Ok(None);
     }
@@ -30,7 +30,7 @@ pub(crate) unsafe fn optional<'a>(what: &str, text: *const c_char) -> Answer<Opt
 /// # Safety
 ///
 /// As for [`optional`].
-pub(crate) unsafe fn required<'a>(what: &str, text: *const c_char) -> Answer<&'a str> {
+pub(crate) unsafe fn required<'a>(what: &str, text: *const c_char) -> CallResult<&'a str> {
     // SAFETY: guaranteed by the caller.
     unsafe { optional(what, text) }?.ok_or_else(|| Failure::invalid(format!("{what} is null")))
 }
@@ -40,7 +40,7 @@ pub(crate) unsafe fn required<'a>(what: &str, text: *const c_char) -> Answer<&'a
 /// # Safety
 ///
 /// No other thread frees the object during `'a`.
-pub(crate) unsafe fn object<'a, T: Object>(what: &str, pointer: *const T) -> Answer<&'a T> {
+pub(crate) unsafe fn object<'a, T: Object>(what: &str, pointer: *const T) -> CallResult<&'a T> {
     // SAFETY: guaranteed by the caller.
     unsafe { handles::find(pointer) }.ok_or_else(|| Failure::invalid(wrong(what, pointer)))
 }
@@ -60,7 +60,7 @@ fn wrong<T>(what: &str, pointer: *const T) -> String {
 /// # Safety
 ///
 /// The pointer is null or points to a `T` that does not change during `'a`.
-pub(crate) unsafe fn value<'a, T>(what: &str, pointer: *const T) -> Answer<&'a T> {
+pub(crate) unsafe fn value<'a, T>(what: &str, pointer: *const T) -> CallResult<&'a T> {
     // SAFETY: guaranteed by the caller.
     unsafe { pointer.as_ref() }.ok_or_else(|| Failure::invalid(format!("{what} is null")))
 }
@@ -70,7 +70,7 @@ pub(crate) unsafe fn value<'a, T>(what: &str, pointer: *const T) -> Answer<&'a T
 /// # Safety
 ///
 /// The pointer is null or points to `size` bytes that do not change during `'a`.
-pub(crate) unsafe fn bytes<'a>(what: &str, from: *const c_void, size: u64) -> Answer<&'a [u8]> {
+pub(crate) unsafe fn bytes<'a>(what: &str, from: *const c_void, size: u64) -> CallResult<&'a [u8]> {
     let size = checked(what, from.is_null(), size)?;
     // SAFETY: guaranteed by the caller; `checked` has compared the size with the largest size of a slice.
     Ok(if size == 0 { &[] } else { unsafe { std::slice::from_raw_parts(from.cast(), size) } })
@@ -81,13 +81,13 @@ pub(crate) unsafe fn bytes<'a>(what: &str, from: *const c_void, size: u64) -> An
 /// # Safety
 ///
 /// The pointer is null or points to `size` writable bytes that nothing else accesses during `'a`.
-pub(crate) unsafe fn room<'a>(what: &str, to: *mut c_void, size: u64) -> Answer<&'a mut [u8]> {
+pub(crate) unsafe fn room<'a>(what: &str, to: *mut c_void, size: u64) -> CallResult<&'a mut [u8]> {
     let size = checked(what, to.is_null(), size)?;
     // SAFETY: guaranteed by the caller; `checked` has compared the size with the largest size of a slice.
     Ok(if size == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(to.cast(), size) } })
 }
 
-fn checked(what: &str, is_null: bool, size: u64) -> Answer<usize> {
+fn checked(what: &str, is_null: bool, size: u64) -> CallResult<usize> {
     if is_null && size > 0 {
         return Err(Failure::invalid(format!("{what} is null, but its size is {}", Bytes(size))));
     }
@@ -110,7 +110,7 @@ pub(crate) unsafe fn clear<T>(place: *mut T) {
 }
 
 /// Reports an error if an out-parameter is null.
-pub(crate) fn check_place<T>(what: &str, place: *mut T) -> Answer {
+pub(crate) fn check_place<T>(what: &str, place: *mut T) -> CallResult {
     if place.is_null() {
         return Err(Failure::invalid(format!("{what}, the place for the result, is null")));
     }
@@ -122,7 +122,7 @@ pub(crate) fn check_place<T>(what: &str, place: *mut T) -> Answer {
 /// # Safety
 ///
 /// The pointer is null or writable for a `T`.
-pub(crate) unsafe fn give<T>(what: &str, place: *mut T, value: T) -> Answer {
+pub(crate) unsafe fn give<T>(what: &str, place: *mut T, value: T) -> CallResult {
     check_place(what, place)?;
     // SAFETY: guaranteed by the caller.
     unsafe { place.write(value) };
@@ -149,8 +149,8 @@ pub(crate) unsafe fn give_if_wanted<T>(place: *mut T, value: T) {
 pub(crate) unsafe fn give_box<T: Object>(
     what: &str,
     place: *mut *mut T,
-    value: impl FnOnce() -> Answer<T>,
-) -> Answer {
+    value: impl FnOnce() -> CallResult<T>,
+) -> CallResult {
     check_place(what, place)?;
     let pointer = handles::add(value()?);
     let pointer =
@@ -182,7 +182,7 @@ pub(crate) unsafe fn take_box<T: Object>(pointer: *mut T) {
 /// # Safety
 ///
 /// No other thread uses the object.
-pub(crate) unsafe fn take_object<T: Object>(what: &str, pointer: *mut T) -> Answer<Box<T>> {
+pub(crate) unsafe fn take_object<T: Object>(what: &str, pointer: *mut T) -> CallResult<Box<T>> {
     // SAFETY: guaranteed by the caller.
     unsafe { handles::take(pointer) }.ok_or_else(|| Failure::invalid(wrong(what, pointer)))
 }
@@ -192,7 +192,7 @@ pub(crate) unsafe fn take_object<T: Object>(what: &str, pointer: *mut T) -> Answ
 /// # Safety
 ///
 /// As for [`give`].
-pub(crate) unsafe fn give_json(place: *mut *mut c_char, value: &impl Serialize) -> Answer {
+pub(crate) unsafe fn give_json(place: *mut *mut c_char, value: &impl Serialize) -> CallResult {
     // Before the text is made, which would leak.
     check_place("json", place)?;
     let text = serde_json::to_string(value).map_err(|error| Failure::invalid(error.to_string()))?;

@@ -4,7 +4,7 @@
 
 use super::map::{check_addresses, check_reach};
 use super::placement::{ADDRESS_SPACE, Placement};
-use super::table::{Mapping, Piece};
+use super::table::{Mapping, PlacedMapping};
 use super::{BackingEffect, Region, check_aligned};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::PhysicalMemory;
@@ -22,8 +22,8 @@ pub struct MappedMemory<B: Backend> {
 }
 
 impl<B: Backend> MappedMemory<B> {
-    fn piece(&self) -> Piece<B> {
-        Piece { offset: self.offset, mapping: Mapping::new(self.memory.clone(), self.access) }
+    fn piece(&self) -> PlacedMapping<B> {
+        PlacedMapping { offset: self.offset, mapping: Mapping::new(self.memory.clone(), self.access) }
     }
 }
 
@@ -75,7 +75,7 @@ impl<B: Backend> Region<B> {
         for part in &gone {
             self.layout.table.check_whole(operation, part.offset, part.length)?;
         }
-        let new: Vec<Piece<B>> =
+        let new: Vec<PlacedMapping<B>> =
             wanted.iter().filter(|one| self.kept(one).is_none()).map(MappedMemory::piece).collect();
         self.check_pieces(operation, &new)?;
         check_addresses(operation, self.address(), &new)?;
@@ -98,7 +98,7 @@ impl<B: Backend> Region<B> {
         operation: Operation,
         end: Bytes,
         gone: &[OffsetRange],
-        new: &[Piece<B>],
+        new: &[PlacedMapping<B>],
         done: WaitFor<'_>,
     ) -> Result<()> {
         let reserved = self.reserved();
@@ -125,7 +125,7 @@ impl<B: Backend> Region<B> {
     ) -> Result<()> {
         self.check_usable(operation)?;
         check_order(operation, wanted)?;
-        let pieces: Vec<Piece<B>> =
+        let pieces: Vec<PlacedMapping<B>> =
             wanted.iter().map(|one| self.kept(one).unwrap_or_else(|| one.piece())).collect();
         self.check_pieces(operation, &pieces)?;
         let target = end_of(wanted).max(Bytes(1));
@@ -138,16 +138,16 @@ impl<B: Backend> Region<B> {
 
     /// Refuses mappings that [`apply_layout`](Self::apply_layout) would refuse, without changing anything.
     pub(crate) fn check_wanted(&self, operation: Operation, wanted: &[MappedMemory<B>]) -> Result<()> {
-        let pieces: Vec<Piece<B>> = wanted.iter().map(MappedMemory::piece).collect();
+        let pieces: Vec<PlacedMapping<B>> = wanted.iter().map(MappedMemory::piece).collect();
         self.check_pieces(operation, &pieces)?;
         check_addresses(operation, self.address(), &pieces)
     }
 
     /// The existing mapping of the same memory at the same offset.
-    fn kept(&self, wanted: &MappedMemory<B>) -> Option<Piece<B>> {
+    fn kept(&self, wanted: &MappedMemory<B>) -> Option<PlacedMapping<B>> {
         let (offset, mapping) = self.layout.table.at(wanted.offset)?;
         let is_it = offset == wanted.offset && mapping.memory.is_same_as(&wanted.memory);
-        is_it.then(|| Piece { offset, mapping: mapping.clone() })
+        is_it.then(|| PlacedMapping { offset, mapping: mapping.clone() })
     }
 
     /// The mapped ranges that are not in `wanted`, joined into runs without a hole.
@@ -160,14 +160,15 @@ impl<B: Backend> Region<B> {
     }
 
     /// Refuses memory of another backend, unaligned offsets, and access for devices that cannot reach the memory.
-    fn check_pieces(&self, operation: Operation, pieces: &[Piece<B>]) -> Result<()> {
-        for Piece { offset, mapping } in pieces {
+    fn check_pieces(&self, operation: Operation, pieces: &[PlacedMapping<B>]) -> Result<()> {
+        for PlacedMapping { offset, mapping } in pieces {
             let memory = &mapping.memory;
             memory.check_belongs_to(operation, &self.backend)?;
             check_aligned(operation, "offset", offset.0, self.granularity)?;
             check_aligned(operation, "length", memory.size().0, self.granularity)?;
         }
-        let ways = pieces.iter().map(|Piece { mapping, .. }| (mapping.access, mapping.memory.properties()));
+        let ways =
+            pieces.iter().map(|PlacedMapping { mapping, .. }| (mapping.access, mapping.memory.properties()));
         self.check_ways(operation, ways)
     }
 
@@ -192,7 +193,7 @@ impl<B: Backend> Region<B> {
         &mut self,
         operation: Operation,
         gone: &[OffsetRange],
-        new: &[Piece<B>],
+        new: &[PlacedMapping<B>],
         done: WaitFor<'_>,
     ) -> Result<()> {
         for piece in new {
@@ -234,8 +235,8 @@ fn check_order<B: Backend>(operation: Operation, wanted: &[MappedMemory<B>]) -> 
 }
 
 /// The ranges that are mapped before or after an exchange and change, without overlaps.
-fn changed<B: Backend>(gone: &[OffsetRange], new: &[Piece<B>]) -> Vec<OffsetRange> {
-    let mut all: Vec<OffsetRange> = gone.iter().copied().chain(new.iter().map(Piece::part)).collect();
+fn changed<B: Backend>(gone: &[OffsetRange], new: &[PlacedMapping<B>]) -> Vec<OffsetRange> {
+    let mut all: Vec<OffsetRange> = gone.iter().copied().chain(new.iter().map(PlacedMapping::part)).collect();
     all.sort_unstable_by_key(|part| part.offset);
     let mut changed: Vec<OffsetRange> = Vec::new();
     for part in all {

@@ -3,14 +3,14 @@
 #![allow(unsafe_code)]
 
 use super::layout::{Layout, memories, part_of, runs};
-use super::table::Piece;
+use super::table::PlacedMapping;
 use crate::driver::{Backend, Reservation};
 use crate::types::{Detail, Error, Grant, Result};
 
 impl<B: Backend> Layout<B> {
     /// Removes all mappings so that their memory can return to its devices, all or nothing. Returns the removed mappings, which
     /// still hold the memory. If that succeeded but [addresses](Detail::AddressTaken) were lost, returns their error as well.
-    pub(super) fn evict(&mut self) -> Result<(Vec<Piece<B>>, Option<Error>)> {
+    pub(super) fn evict(&mut self) -> Result<(Vec<PlacedMapping<B>>, Option<Error>)> {
         let mut taken = Vec::new();
         let removed = self.parts().into_iter().try_for_each(|part| self.unmap(part, &mut taken));
         match removed.and_then(|()| self.return_memory()) {
@@ -23,7 +23,7 @@ impl<B: Backend> Layout<B> {
     }
 
     /// Removes pieces that `place` has mapped, because of an error, so that their memory can return to its devices.
-    pub(super) fn take_away(&mut self, error: Error, placed: &[Piece<B>]) -> Error {
+    pub(super) fn take_away(&mut self, error: Error, placed: &[PlacedMapping<B>]) -> Error {
         // Some of the contents may have been copied into it already.
         self.poison(memories(placed));
         let error = self.undo_place(error, placed);
@@ -60,7 +60,7 @@ impl<B: Backend> Layout<B> {
 
     /// Lowers the access of each piece's owner to that of the piece. Makes no rollback: after an error the caller removes the
     /// pieces.
-    pub(super) fn lower(&mut self, pieces: &[Piece<B>]) -> Result<()> {
+    pub(super) fn lower(&mut self, pieces: &[PlacedMapping<B>]) -> Result<()> {
         for run in runs(pieces, |mapping| (mapping.memory.device(), mapping.access)) {
             let (part, real) = (part_of(run), &run[0].mapping);
             let device = real.memory.device();

@@ -8,7 +8,7 @@ use super::layout::Layout;
 use super::map::{check_addresses, check_reach};
 use super::placement::{Placement, rounded};
 use super::reserve::reserve;
-use super::table::{Mapping, Piece};
+use super::table::{Mapping, PlacedMapping};
 use super::{BackingEffect, Region, check_aligned};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{PhysicalMemory, create_split, rounded_size};
@@ -166,7 +166,7 @@ impl<B: Backend> Region<B> {
             check_aligned(operation, "size", piece.size().0, self.granularity)?;
             self.check_reached(operation, &piece.properties())?;
             let access = self.growing.access_to(piece.device());
-            pieces.push(Piece { offset: target, mapping: Mapping::new(piece.clone(), access) });
+            pieces.push(PlacedMapping { offset: target, mapping: Mapping::new(piece.clone(), access) });
             let overflow =
                 || Error::new(operation, Detail::Overflow { base: target.0, length: piece.size().0 });
             target = target.checked_add(piece.size()).ok_or_else(overflow)?;
@@ -351,7 +351,7 @@ impl<B: Backend> Region<B> {
         from: Bytes,
         to: Bytes,
         device: DeviceId,
-    ) -> Result<Vec<Piece<B>>> {
+    ) -> Result<Vec<PlacedMapping<B>>> {
         let access = self.growing.access_to(device);
         let is_for_peers =
             access.grants().any(|grant| grant.device != device && grant.device != DeviceId::HOST);
@@ -365,7 +365,7 @@ impl<B: Backend> Region<B> {
                 let properties = self.growing.memory_of(device);
                 for memory in create_split(&self.backend, length, properties, self.granularity())? {
                     let size = memory.size();
-                    pieces.push(Piece { offset, mapping: Mapping::new(memory, access) });
+                    pieces.push(PlacedMapping { offset, mapping: Mapping::new(memory, access) });
                     offset += size;
                 }
             }
@@ -391,7 +391,7 @@ impl<B: Backend> Region<B> {
         &mut self,
         operation: Operation,
         layout: Layout<B>,
-        moved: &[Piece<B>],
+        moved: &[PlacedMapping<B>],
         done: WaitFor<'_>,
     ) -> Result<()> {
         let effect = BackingEffect::Moved { to: layout.spans.base() };
@@ -400,7 +400,12 @@ impl<B: Backend> Region<B> {
         announced.end(&self.layout, replaced)
     }
 
-    fn replace_by(&mut self, mut layout: Layout<B>, moved: &[Piece<B>], done: WaitFor<'_>) -> Result<()> {
+    fn replace_by(
+        &mut self,
+        mut layout: Layout<B>,
+        moved: &[PlacedMapping<B>],
+        done: WaitFor<'_>,
+    ) -> Result<()> {
         layout.place(moved)?;
         let emptied = self
             .wait(&self.layout, Bytes::ZERO, self.reserved(), done)
@@ -417,7 +422,7 @@ impl<B: Backend> Region<B> {
     }
 
     /// All mappings, if none of them is poisoned.
-    fn pieces_for_move(&self, operation: Operation) -> Result<Vec<Piece<B>>> {
+    fn pieces_for_move(&self, operation: Operation) -> Result<Vec<PlacedMapping<B>>> {
         self.check_usable(operation)?;
         Ok(self.layout.pieces(OffsetRange { offset: Bytes::ZERO, length: self.reserved() }))
     }
@@ -427,7 +432,7 @@ impl<B: Backend> Region<B> {
         &self,
         operation: Operation,
         target: Bytes,
-        pieces: &[Piece<B>],
+        pieces: &[PlacedMapping<B>],
     ) -> Result<Layout<B>> {
         let attempt = |size| self.reserve_elsewhere(operation, size, self.growing.elsewhere, pieces);
         attempt(target + target).or_else(|_| attempt(target))

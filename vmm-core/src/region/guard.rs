@@ -6,7 +6,7 @@ use super::layout::Layout;
 use super::map::check_addresses;
 use super::placement::{Placement, as_granularity, check_hint, rounded};
 use super::reserve::reserve;
-use super::table::Piece;
+use super::table::PlacedMapping;
 use crate::driver::Backend;
 use crate::types::{Address, Alignment, Bytes, Detail, Error, Granularity, Operation, Result};
 
@@ -54,7 +54,7 @@ impl<B: Backend> Region<B> {
         operation: Operation,
         size: Bytes,
         placement: Placement,
-        pieces: &[Piece<B>],
+        pieces: &[PlacedMapping<B>],
     ) -> Result<Layout<B>> {
         let size = self.addresses(operation, size)?;
         let mut alignment = Alignment::max(self.alignment, self.granularity.into());

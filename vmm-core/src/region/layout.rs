@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::spans::{Cut, Spans};
-use super::table::{Mapping, Piece, Table};
+use super::table::{Mapping, PlacedMapping, Table};
 use crate::driver::{Backend, Reservation};
 use crate::memory::PhysicalMemory;
 use crate::types::{
@@ -25,13 +25,17 @@ pub(super) struct Layout<B: Backend> {
 pub(super) struct Exchange<'a, B: Backend> {
     layout: &'a mut Layout<B>,
     parts: Vec<OffsetRange>,
-    pieces: Vec<Piece<B>>,
+    pieces: Vec<PlacedMapping<B>>,
     /// The mappings that have been removed already.
-    gone: Vec<Piece<B>>,
+    gone: Vec<PlacedMapping<B>>,
 }
 
 impl<'a, B: Backend> Exchange<'a, B> {
-    pub(super) fn new(layout: &'a mut Layout<B>, parts: Vec<OffsetRange>, pieces: Vec<Piece<B>>) -> Self {
+    pub(super) fn new(
+        layout: &'a mut Layout<B>,
+        parts: Vec<OffsetRange>,
+        pieces: Vec<PlacedMapping<B>>,
+    ) -> Self {
         Self { layout, parts, pieces, gone: Vec::new() }
     }
 
@@ -69,10 +73,10 @@ impl<B: Backend> Layout<B> {
 
     /// Maps pieces and sets their access, all or none. The pieces are in order of their offsets. The caller has checked that they
     /// lie in the reservations, cross no border between them, and overlap nothing.
-    pub(super) fn place(&mut self, pieces: &[Piece<B>]) -> Result<()> {
+    pub(super) fn place(&mut self, pieces: &[PlacedMapping<B>]) -> Result<()> {
         let mut mapped = 0;
         let mut result = Ok(());
-        for Piece { offset, mapping } in pieces {
+        for PlacedMapping { offset, mapping } in pieces {
             result = self.map_one(*offset, &mapping.memory);
             if result.is_err() {
                 break;
@@ -89,7 +93,7 @@ impl<B: Backend> Layout<B> {
     }
 
     /// Removes parts as [`Layout::remove`] does and then maps pieces as [`Layout::place`] does, all or none.
-    pub(super) fn exchange(&mut self, parts: &[OffsetRange], pieces: &[Piece<B>]) -> Result<()> {
+    pub(super) fn exchange(&mut self, parts: &[OffsetRange], pieces: &[PlacedMapping<B>]) -> Result<()> {
         let mut gone = Vec::new();
         let removed = parts.iter().try_for_each(|part| self.unmap(*part, &mut gone));
         match removed.and_then(|()| self.place(pieces)) {
@@ -190,9 +194,9 @@ impl<B: Backend> Layout<B> {
     }
 
     /// The current mappings of a part.
-    pub(super) fn pieces(&self, part: OffsetRange) -> Vec<Piece<B>> {
+    pub(super) fn pieces(&self, part: OffsetRange) -> Vec<PlacedMapping<B>> {
         let touching = self.table.touching(part.offset, part.length);
-        touching.map(|(offset, mapping)| Piece { offset, mapping: mapping.clone() }).collect()
+        touching.map(|(offset, mapping)| PlacedMapping { offset, mapping: mapping.clone() }).collect()
     }
 
     /// Poisons the mappings of some parts.
@@ -211,11 +215,11 @@ impl<B: Backend> Layout<B> {
 
     /// Maps pieces again that were removed before `error` occurred. A piece that cannot be mapped keeps its memory and is
     /// poisoned. A piece whose place is taken by a mapping that could not be removed is dropped: that mapping is poisoned itself.
-    pub(super) fn restore(&mut self, error: Error, mut gone: Vec<Piece<B>>) -> Error {
+    pub(super) fn restore(&mut self, error: Error, mut gone: Vec<PlacedMapping<B>>) -> Error {
         gone.retain(|piece| self.table.touching(piece.offset, piece.mapping.length()).next().is_none());
         let Err(undo) = self.place(&gone) else { return error };
         let cause: Box<str> = format!("{error}; {undo}").into();
-        for Piece { offset, mut mapping } in gone {
+        for PlacedMapping { offset, mut mapping } in gone {
             mapping.poisoned = Some(cause.clone());
             if self.table.at(offset).is_none() {
                 self.table.insert(offset, mapping);
@@ -225,8 +229,8 @@ impl<B: Backend> Layout<B> {
     }
 
     /// Unmaps the pieces that `place` had mapped before `error` occurred.
-    pub(super) fn undo_place(&mut self, error: Error, placed: &[Piece<B>]) -> Error {
-        let mut rest = placed.iter().map(Piece::part);
+    pub(super) fn undo_place(&mut self, error: Error, placed: &[PlacedMapping<B>]) -> Error {
+        let mut rest = placed.iter().map(PlacedMapping::part);
         while let Some(part) = rest.next() {
             if let Err(undo) = self.unmap(part, &mut Vec::new()) {
                 return self.put_out_of_use(error, undo, std::iter::once(part).chain(rest));
@@ -253,7 +257,7 @@ impl<B: Backend> Layout<B> {
     }
 
     /// Sets the access of mapped pieces, with one call for each run of equal access.
-    fn grant_runs(&mut self, pieces: &[Piece<B>]) -> Result<()> {
+    fn grant_runs(&mut self, pieces: &[PlacedMapping<B>]) -> Result<()> {
         for run in runs(pieces, |mapping| mapping.access) {
             let access = run[0].mapping.access;
             if access.is_none() {
@@ -283,7 +287,7 @@ impl<B: Backend> Layout<B> {
 
     /// Removes the mappings of a part from the driver and from the records, one call after the other. `gone` receives the removed
     /// mappings, also when a call fails.
-    pub(super) fn unmap(&mut self, part: OffsetRange, gone: &mut Vec<Piece<B>>) -> Result<()> {
+    pub(super) fn unmap(&mut self, part: OffsetRange, gone: &mut Vec<PlacedMapping<B>>) -> Result<()> {
         let mut rest = part;
         while let Some(cut) = self.first_unmap(rest) {
             self.unmap_cut(cut, gone)?;
@@ -292,7 +296,7 @@ impl<B: Backend> Layout<B> {
         Ok(())
     }
 
-    fn unmap_cut(&mut self, cut: Cut, gone: &mut Vec<Piece<B>>) -> Result<()> {
+    fn unmap_cut(&mut self, cut: Cut, gone: &mut Vec<PlacedMapping<B>>) -> Result<()> {
         if !self.spans.is_plain() {
             let (reservation, at) =
                 self.spans.reservation(cut).ok_or_else(|| no_reservation(Operation::Unmap, cut))?;
@@ -327,21 +331,21 @@ fn no_reservation(operation: Operation, cut: Cut) -> Error {
 
 /// Runs of pieces that follow each other without a hole and have the same key.
 pub(super) fn runs<B: Backend, K: PartialEq>(
-    pieces: &[Piece<B>],
+    pieces: &[PlacedMapping<B>],
     key: impl Fn(&Mapping<B>) -> K,
-) -> impl Iterator<Item = &[Piece<B>]> {
+) -> impl Iterator<Item = &[PlacedMapping<B>]> {
     pieces.chunk_by(move |one, next| {
         one.offset + one.mapping.length() == next.offset && key(&one.mapping) == key(&next.mapping)
     })
 }
 
 /// The memory of pieces.
-pub(super) fn memories<B: Backend>(pieces: &[Piece<B>]) -> impl Iterator<Item = &PhysicalMemory<B>> {
+pub(super) fn memories<B: Backend>(pieces: &[PlacedMapping<B>]) -> impl Iterator<Item = &PhysicalMemory<B>> {
     pieces.iter().map(|piece| &piece.mapping.memory)
 }
 
 /// The range that a run of pieces covers.
-pub(super) fn part_of<B: Backend>(run: &[Piece<B>]) -> OffsetRange {
+pub(super) fn part_of<B: Backend>(run: &[PlacedMapping<B>]) -> OffsetRange {
     let offset = run.first().map_or(Bytes::ZERO, |piece| piece.offset);
     OffsetRange { offset, length: run.iter().map(|piece| piece.mapping.length()).sum() }
 }

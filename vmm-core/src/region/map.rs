@@ -1,6 +1,6 @@
 //! The single operations map, unmap and set access, and their checks.
 
-use super::table::{Mapping, Piece};
+use super::table::{Mapping, PlacedMapping};
 use super::{BackingEffect, Region, check_aligned};
 use crate::driver::{Backend, WaitFor, check_virtual_memory, wait_for_devices};
 use crate::memory::PhysicalMemory;
@@ -51,7 +51,7 @@ impl<B: Backend> Region<B> {
             check_reach(&self.backend, operation, grant.device, &memory.properties())?;
             access = access.with(grant.device, grant.access);
         }
-        let piece = [Piece { offset, mapping: Mapping::new(memory.clone(), access) }];
+        let piece = [PlacedMapping { offset, mapping: Mapping::new(memory.clone(), access) }];
         check_addresses(operation, self.address(), &piece)?;
         self.layout.table.check_free(operation, offset, length)?;
         self.check_crosses_reservation(operation, offset, length)?;
@@ -174,9 +174,9 @@ pub(crate) fn check_inside(operation: Operation, offset: Bytes, length: Bytes, l
 pub(super) fn check_addresses<B: Backend>(
     operation: Operation,
     base: Address,
-    pieces: &[Piece<B>],
+    pieces: &[PlacedMapping<B>],
 ) -> Result<()> {
-    pieces.iter().try_for_each(|Piece { offset, mapping }| {
+    pieces.iter().try_for_each(|PlacedMapping { offset, mapping }| {
         let address = base.0.saturating_add(offset.0);
         check_aligned(operation, "address", address, mapping.memory.granularity())
     })

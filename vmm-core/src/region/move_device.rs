@@ -8,7 +8,7 @@
 use super::layout::Layout;
 use super::map::check_reach;
 use super::reserve::reserve;
-use super::table::{Mapping, Piece};
+use super::table::{Mapping, PlacedMapping};
 use super::{BackingEffect, Region};
 use super::{Placement, check_aligned};
 use crate::driver::{Backend, WaitFor, check_same};
@@ -59,7 +59,7 @@ struct Plan<B: Backend> {
     /// Each piece of memory once.
     pairs: Vec<Pair<B>>,
     /// The new mappings.
-    pieces: Vec<Piece<B>>,
+    pieces: Vec<PlacedMapping<B>>,
 }
 
 impl<B: Backend> Region<B> {
@@ -125,7 +125,7 @@ impl<B: Backend> Region<B> {
         let plan = self.plan(device)?;
         let mut moved = Moved::default();
         if !plan.pairs.is_empty() {
-            let parts = OffsetRange::joined(plan.pieces.iter().map(Piece::part));
+            let parts = OffsetRange::joined(plan.pieces.iter().map(PlacedMapping::part));
             let announced = self.announce(operation, BackingEffect::Replaced, || parts.clone())?;
             let waited = self.wait(&self.layout, Bytes::ZERO, self.reserved(), done);
             let exchanged = waited
@@ -172,7 +172,7 @@ impl<B: Backend> Region<B> {
             };
             let new = plan.pairs[place].new.clone();
             let access = handed_over(*access, old.device(), device);
-            plan.pieces.push(Piece { offset, mapping: Mapping::new(new, access) });
+            plan.pieces.push(PlacedMapping { offset, mapping: Mapping::new(new, access) });
         }
         Ok(plan)
     }
@@ -226,7 +226,7 @@ impl<B: Backend> Region<B> {
             let offset = granularity.round_up(end).ok_or_else(overflow)?;
             end = offset.checked_add(memory.size()).ok_or_else(overflow)?;
             unit = unit.max(granularity);
-            pieces.push(Piece { offset, mapping: Mapping::new(memory, access) });
+            pieces.push(PlacedMapping { offset, mapping: Mapping::new(memory, access) });
         }
         let size = self.addresses(operation, end)?;
         let reservation =

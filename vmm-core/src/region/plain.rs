@@ -6,7 +6,7 @@
 
 use super::grow::{Growth, GrowthKind, Shrunk};
 use super::layout::Layout;
-use super::table::{Mapping, Piece};
+use super::table::{Mapping, PlacedMapping};
 use super::{BackingEffect, Placement, Region, rounded};
 use crate::driver::{Backend, WaitFor, check_virtual_memory};
 use crate::memory::{PhysicalMemory, rounded_size};
@@ -90,7 +90,7 @@ impl<B: Backend> Region<B> {
         let (memory, base) = PhysicalMemory::allocate(&self.backend, size, properties, self.alignment)?;
         let mut layout = Layout::plain(self.granularity, Some(AddressRange { base, size: memory.size() }));
         let access = self.growing.access_to(properties.device);
-        layout.place(&[Piece { offset: Bytes::ZERO, mapping: Mapping::new(memory, access) }])?;
+        layout.place(&[PlacedMapping { offset: Bytes::ZERO, mapping: Mapping::new(memory, access) }])?;
         let announced =
             self.announce(operation, BackingEffect::Moved { to: base }, || self.layout.parts())?;
         // Work that is queued on the old memory may still write it.

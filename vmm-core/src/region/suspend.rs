@@ -5,7 +5,7 @@
 
 use super::layout::Layout;
 use super::suspension::{Missing, Suspension, total};
-use super::table::Piece;
+use super::table::PlacedMapping;
 use super::{BackingEffect, Region};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{BackingKind, BackingStore, Batch, PhysicalMemory, SavedContents, Segment};
@@ -131,8 +131,9 @@ impl<B: Backend> Region<B> {
             Err(error) => return announced.end(&self.layout, Err(error)),
         };
         if let Some(list) = list {
-            let is_own =
-                |piece: &Piece<B>| missing.binary_search_by_key(&piece.offset, |one| one.home).is_ok();
+            let is_own = |piece: &PlacedMapping<B>| {
+                missing.binary_search_by_key(&piece.offset, |one| one.home).is_ok()
+            };
             list.extend(gone.into_iter().filter(is_own).map(|piece| piece.mapping.memory));
         } else {
             // The memory returns to its device when its last mapping and its last clone are dropped.
@@ -241,7 +242,7 @@ impl<B: Backend> Region<B> {
         &mut self,
         kept: &SavedContents<B>,
         missing: &[Missing],
-    ) -> Result<(Vec<Piece<B>>, Option<Error>)> {
+    ) -> Result<(Vec<PlacedMapping<B>>, Option<Error>)> {
         if kept.is_nothing() {
             return self.layout.evict();
         }
@@ -300,7 +301,7 @@ fn fill<B: Backend>(
     layout: &mut Layout<B>,
     backend: &B,
     suspended: &Suspension<B>,
-    pieces: &mut [Piece<B>],
+    pieces: &mut [PlacedMapping<B>],
 ) -> (usize, Result<()>) {
     let (real, most) = match suspended.kept.is_nothing() {
         // One call sets the access of all mappings if it is the same for all.
@@ -328,7 +329,7 @@ fn fill<B: Backend>(
 }
 
 /// The first pieces with a total size of at least `most`, or all pieces.
-fn first_group<B: Backend>(pieces: &[Piece<B>], most: Bytes) -> &[Piece<B>] {
+fn first_group<B: Backend>(pieces: &[PlacedMapping<B>], most: Bytes) -> &[PlacedMapping<B>] {
     let mut together = Bytes::ZERO;
     let count = pieces.iter().position(|piece| {
         together += piece.mapping.length();

@@ -1,7 +1,7 @@
 //! The data of a suspended region: its released memory, the memory that stayed, and the mappings.
 
 use super::sharing::{holder, still_referenced};
-use super::table::{Mapping, Piece, Table};
+use super::table::{Mapping, PlacedMapping, Table};
 use crate::driver::Backend;
 use crate::memory::{MemoryId, PhysicalMemory, SavedContents};
 use crate::types::{Access, AccessMap, Bytes, OffsetRange, Operation, Properties, Result};
@@ -123,9 +123,9 @@ impl<B: Backend> Suspension<B> {
     }
 
     /// The mappings before the suspend.
-    pub(super) fn pieces(&self, obtained: &Obtained<B>) -> Vec<Piece<B>> {
+    pub(super) fn pieces(&self, obtained: &Obtained<B>) -> Vec<PlacedMapping<B>> {
         let memory: Vec<&PhysicalMemory<B>> = obtained.in_order().chain(&self.before.shared).collect();
-        let piece = |one: &SavedMapping| Piece {
+        let piece = |one: &SavedMapping| PlacedMapping {
             offset: one.offset,
             mapping: Mapping::new(memory[one.memory].clone(), one.access),
         };
@@ -134,7 +134,7 @@ impl<B: Backend> Suspension<B> {
 
     /// Gives every piece's owner write access at the home, for the copy of the contents. Returns the changed pieces with the
     /// access that they must have in the end.
-    pub(super) fn open(&self, pieces: &mut [Piece<B>]) -> Vec<Piece<B>> {
+    pub(super) fn open(&self, pieces: &mut [PlacedMapping<B>]) -> Vec<PlacedMapping<B>> {
         let closed = self.before.missing.iter().filter(|one| one.own() != Access::ReadWrite);
         let mut real = Vec::new();
         for one in closed {

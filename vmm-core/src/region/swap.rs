@@ -4,7 +4,7 @@
 
 use super::check_aligned;
 use super::layout::{Exchange, Layout};
-use super::table::{Mapping, Piece};
+use super::table::{Mapping, PlacedMapping};
 use super::{BackingEffect, Region};
 use crate::driver::{Backend, WaitFor, check_same};
 use crate::trace::span;
@@ -121,19 +121,20 @@ impl<B: Backend> Region<B> {
         parts: &[OffsetRange],
         from: &Self,
         from_parts: &[OffsetRange],
-    ) -> Result<Vec<Piece<B>>> {
+    ) -> Result<Vec<PlacedMapping<B>>> {
         let mut coming = Vec::new();
         for (to, part) in parts.iter().zip(from_parts) {
-            for Piece { offset, mapping: Mapping { memory, .. } } in from.layout.pieces(*part) {
+            for PlacedMapping { offset, mapping: Mapping { memory, .. } } in from.layout.pieces(*part) {
                 let offset = to.offset + (offset - part.offset);
                 self.check_part(operation, offset, memory.size())?;
                 check_aligned(operation, "address", (self.address() + offset).0, memory.granularity())?;
                 self.check_crosses_reservation(operation, offset, memory.size())?;
                 let access = self.common_access(operation, offset, memory.size())?;
-                coming.push(Piece { offset, mapping: Mapping::new(memory, access) });
+                coming.push(PlacedMapping { offset, mapping: Mapping::new(memory, access) });
             }
         }
-        let ways = coming.iter().map(|Piece { mapping, .. }| (mapping.access, mapping.memory.properties()));
+        let ways =
+            coming.iter().map(|PlacedMapping { mapping, .. }| (mapping.access, mapping.memory.properties()));
         self.check_ways(operation, ways)?;
         Ok(coming)
     }

@@ -33,18 +33,18 @@ impl<B: Backend> Mapping<B> {
 
 /// A mapping with the offset at which it begins.
 #[derive(Debug)]
-pub(super) struct Piece<B: Backend> {
+pub(super) struct PlacedMapping<B: Backend> {
     pub(super) offset: Bytes,
     pub(super) mapping: Mapping<B>,
 }
 
-impl<B: Backend> Piece<B> {
+impl<B: Backend> PlacedMapping<B> {
     pub(super) fn part(&self) -> OffsetRange {
         OffsetRange { offset: self.offset, length: self.mapping.length() }
     }
 }
 
-impl<B: Backend> Clone for Piece<B> {
+impl<B: Backend> Clone for PlacedMapping<B> {
     fn clone(&self) -> Self {
         Self { offset: self.offset, mapping: self.mapping.clone() }
     }
@@ -102,7 +102,7 @@ impl<B: Backend> Table<B> {
     }
 
     /// Takes out mappings that follow each other without a hole.
-    pub(super) fn take(&mut self, part: OffsetRange, taken: &mut Vec<Piece<B>>) {
+    pub(super) fn take(&mut self, part: OffsetRange, taken: &mut Vec<PlacedMapping<B>>) {
         let mut next = part.offset;
         while next < part.end()
             && let Some(Found { slot, .. }) = self.index.at(next.0 >> self.shift)
@@ -110,7 +110,7 @@ impl<B: Backend> Table<B> {
             && place.offset == next
         {
             next = place.end();
-            taken.push(Piece { offset: place.offset, mapping: self.remove(slot, place) });
+            taken.push(PlacedMapping { offset: place.offset, mapping: self.remove(slot, place) });
         }
     }
 

@@ -24,7 +24,7 @@ pub(crate) use ranges::{RangeIndex, rounded};
 pub(crate) use search::{Spot, Wanted};
 
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME, PageAddress, Waiting};
-use crate::stream_order::{CLEAN, StreamIndex, Turn};
+use crate::stream_order::{CLEAN, FreeAfter, StreamIndex};
 use crate::streams::Streams;
 use cut::Cut;
 use gpu_vmm_core::{Backend, Bytes, Region};
@@ -273,19 +273,20 @@ impl<B: Backend> Space<B> {
         }
     }
 
-    /// Frees a taken range after the work of `turn`. Frames without a block become free. Returns the size of the range.
+    /// Frees a taken range after the work of `free_after`. Frames without a block become free. Returns the size of the range.
     #[inline]
     pub(crate) fn give(
         &mut self,
         frames: &mut Frames<B>,
         streams: &Streams<B>,
         range: RangeIndex,
-        turn: Turn,
+        free_after: FreeAfter,
     ) -> u64 {
         let ranges::Range { offset, size, .. } = *self.ranges.get(range);
-        let turn = if streams.is_done(turn) { Turn::FREE } else { turn };
-        let waiting = if turn.stream() == CLEAN { Waiting::NONE } else { Waiting::of(turn.stream()) };
-        let joined = self.ranges.give(range, turn, streams.covered(turn.stream()));
+        let free_after = if streams.is_done(free_after) { FreeAfter::FREE } else { free_after };
+        let waiting =
+            if free_after.stream() == CLEAN { Waiting::NONE } else { Waiting::of(free_after.stream()) };
+        let joined = self.ranges.give(range, free_after, streams.covered(free_after.stream()));
         for page in
             &mut self.pages[(offset / self.page) as usize..(offset + size).div_ceil(self.page) as usize]
         {
@@ -328,7 +329,7 @@ impl<B: Backend> Space<B> {
     }
 
     fn settle_all(&mut self, frames: &mut Frames<B>, streams: &Streams<B>) {
-        while let Some((offset, size)) = self.ranges.next_done(|turn| streams.is_done(turn)) {
+        while let Some((offset, size)) = self.ranges.next_done(|free_after| streams.is_done(free_after)) {
             for page in self.pages_of(offset, size) {
                 self.remove_waiting(frames, page);
             }

@@ -2,10 +2,10 @@
 
 use super::{BinIndex, ThreadCacheRef};
 use crate::Fence;
+use crate::block_memory::BlockMemory;
 use crate::classes::Class;
 use crate::pending::Waiting;
-use crate::piece::Piece;
-use crate::stream_order::{StreamIndex, Turn};
+use crate::stream_order::{FreeAfter, StreamIndex};
 use gpu_vmm_core::{Address, Backend, Operation, Stream};
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) type Ready<B> = Box<Body<B>>;
 pub(crate) struct Body<B: Backend> {
     /// The thread cache that it returns to.
     pub(crate) thread_cache: ThreadCacheRef<B>,
-    pub(crate) piece: Piece,
+    pub(crate) piece: BlockMemory,
     pub(crate) stream: Stream<'static>,
     /// The difference of the piece's size and the requested size.
     pub(crate) unused: u16,
@@ -56,14 +56,14 @@ pub(crate) struct Others {
     /// The other streams that use it.
     pub(crate) streams: Vec<StreamIndex>,
     /// The work of the other streams whose uses have ended.
-    pub(crate) turns: Vec<Turn>,
+    pub(crate) also_after: Vec<FreeAfter>,
     pub(crate) fence: Option<Arc<dyn Fence>>,
 }
 
 impl Others {
     /// Returns true if the block waits for work of the stream with this number.
     pub(crate) fn is_used_on(&self, index: StreamIndex) -> bool {
-        self.streams.contains(&index) || self.turns.iter().any(|turn| turn.stream() == index)
+        self.streams.contains(&index) || self.also_after.iter().any(|free_after| free_after.stream() == index)
     }
 }
 
@@ -71,7 +71,7 @@ impl<B: Backend> Body<B> {
     /// Creates the body of a block of `size` bytes in a piece.
     pub(crate) fn new(
         thread_cache: &ThreadCacheRef<B>,
-        piece: Piece,
+        piece: BlockMemory,
         (stream, index): (Stream<'static>, StreamIndex),
         size: u64,
         place: Place,
@@ -168,9 +168,9 @@ impl<B: Backend> Body<B> {
         // This cannot fail: a block is freed in the process that created it.
         let Ok(mut core) = self.thread_cache.inner.core(Operation::Free) else { return };
         core.end_uses(&mut others);
-        let Others { turns, fence, .. } = others;
-        let turn = core.streams.free(self.index);
-        core.pending.push(Waiting { piece: self.piece, turn, turns, fence, is_past: false });
+        let Others { also_after, fence, .. } = others;
+        let free_after = core.streams.free(self.index);
+        core.pending.push(Waiting { piece: self.piece, free_after, also_after, fence, is_past: false });
         core.note();
     }
 }

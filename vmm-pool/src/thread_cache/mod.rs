@@ -18,8 +18,8 @@ mod tests;
 use body::{Body, Place, Ready};
 use stack::Stack;
 
+use crate::block_memory::BlockMemory;
 use crate::classes::{CLASSES, Class, SMALL_CLASSES, size_of};
-use crate::piece::Piece;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
 use gpu_vmm_core::{Backend, Stream};
@@ -96,7 +96,7 @@ impl<B: Backend> ThreadCache<B> {
 
     /// Closes the cache at the pool's end, and returns all cached pieces with their stream. Without this, the bodies in the cache
     /// would keep it alive for ever.
-    pub(crate) fn close(&self) -> Vec<(Piece, StreamIndex)> {
+    pub(crate) fn close(&self) -> Vec<(BlockMemory, StreamIndex)> {
         let mut cache = self.lock();
         (cache.closed, cache.refuses) = (true, true);
         let pieces = cache.empty(|_, _| true);
@@ -204,7 +204,7 @@ impl<B: Backend> Cache<B> {
 
     /// Takes the older half of a class out, so that the next frees and requests stay within the thread cache.
     #[cold]
-    pub(crate) fn take_old(&mut self, bin: BinIndex, class: Class) -> Vec<Piece> {
+    pub(crate) fn take_old(&mut self, bin: BinIndex, class: Class) -> Vec<BlockMemory> {
         let all = &mut self.bins[usize::from(bin)].by_class[class.index()];
         let kept = all.len() / 2;
         let mut old = all.split_off_old(kept);
@@ -266,14 +266,17 @@ impl<B: Backend> Cache<B> {
     }
 
     /// Forgets a stream, and returns the pieces in its bins: nothing is taken from these until the number serves another stream.
-    pub(crate) fn forget(&mut self, index: StreamIndex) -> Vec<(Piece, StreamIndex)> {
+    pub(crate) fn forget(&mut self, index: StreamIndex) -> Vec<(BlockMemory, StreamIndex)> {
         let of_stream = self.bins.iter_mut().filter(|bin| bin.index == index);
         of_stream.for_each(|bin| bin.stream = FORGOTTEN);
         self.empty(|_, of| of == index)
     }
 
     /// Takes out all pieces whose tag and stream `wanted` accepts. Returns them with their stream.
-    pub(crate) fn empty(&mut self, wanted: impl Fn(u16, StreamIndex) -> bool) -> Vec<(Piece, StreamIndex)> {
+    pub(crate) fn empty(
+        &mut self,
+        wanted: impl Fn(u16, StreamIndex) -> bool,
+    ) -> Vec<(BlockMemory, StreamIndex)> {
         let mut all = Vec::new();
         let Self { bins, spare, bytes, .. } = self;
         for bin in bins.iter_mut().filter(|bin| wanted(bin.tag, bin.index)) {
@@ -293,7 +296,7 @@ impl<B: Backend> Cache<B> {
     }
 
     /// Returns all cached pieces.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = &Piece> {
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &BlockMemory> {
         let bodies = self.bins.iter().flat_map(|bin| bin.by_class.iter().flat_map(Stack::iter));
         bodies.map(|body| &body.piece)
     }

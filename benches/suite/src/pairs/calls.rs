@@ -5,7 +5,7 @@
 use crate::raw::Raw;
 use crate::sampling::Sample;
 use crate::scene::{Plan, Scene, nothing_runs};
-use crate::stop::Answer;
+use crate::stop::StepResult;
 use gpu_vmm_core::{Access, Address, Backend, Bytes, DeviceId, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const PARTS: [&str; 6] = ["create", "map", "set access", "unmap", "release", "fu
 /// The limit of the whole cycle's ratio.
 const TARGET: f64 = 1.02;
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     for (size, samples) in
         [(Bytes::mib(2), 2000), (Bytes::mib(32), 1000), (Bytes::mib(256), 400), (Bytes::gib(1), 200)]
     {
@@ -26,7 +26,7 @@ pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     addresses(scene, Bytes::gib(64))
 }
 
-fn cycle<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes, samples: usize) -> Answer {
+fn cycle<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes, samples: usize) -> StepResult {
     let mut region = scene.room(size)?;
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let room = Room::of(scene, &region)?;
@@ -52,7 +52,7 @@ pub(super) struct Room {
 impl Room {
     /// Returns addresses of a region in which nothing is mapped meanwhile. For host memory, reserves addresses, the only ones
     /// that its calls can reach.
-    pub(super) fn of<B: TestKit>(scene: &Scene<'_, B>, region: &Region<B>) -> Answer<Self> {
+    pub(super) fn of<B: TestKit>(scene: &Scene<'_, B>, region: &Region<B>) -> StepResult<Self> {
         if !scene.is_host() {
             return Ok(Self { at: region.address(), own: None });
         }
@@ -60,7 +60,7 @@ impl Room {
         Ok(Self { at: scene.raw.reserve(size)?, own: Some(size) })
     }
 
-    pub(super) fn end<B: TestKit>(self, scene: &Scene<'_, B>) -> Answer {
+    pub(super) fn end<B: TestKit>(self, scene: &Scene<'_, B>) -> StepResult {
         self.own.map_or(Ok(()), |size| scene.raw.free_addresses(self.at, size))
     }
 }
@@ -70,7 +70,7 @@ fn through<B: Backend>(
     device: DeviceId,
     region: &mut Region<B>,
     size: Bytes,
-) -> Answer<Sample<(), 6>> {
+) -> StepResult<Sample<(), 6>> {
     let start = Instant::now();
     let memory = PhysicalMemory::create(backend, size, Properties::on(device))?;
     let created = Instant::now();
@@ -84,7 +84,7 @@ fn through<B: Backend>(
     Ok((parts([start, created, mapped, opened, unmapped, Instant::now()]), ()))
 }
 
-fn by_hand(raw: &Raw, at: Address, size: Bytes) -> Answer<Sample<(), 6>> {
+fn by_hand(raw: &Raw, at: Address, size: Bytes) -> StepResult<Sample<(), 6>> {
     let start = Instant::now();
     let handle = raw.create(size)?;
     let created = Instant::now();
@@ -104,7 +104,7 @@ fn parts([start, created, mapped, opened, unmapped, end]: [Instant; 6]) -> [Dura
 }
 
 /// Measures reserving and freeing addresses.
-fn addresses<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes) -> Answer {
+fn addresses<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes) -> StepResult {
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let ours = || Ok(Region::builder(backend).on(device).reserve(size).build()?.close(nothing_runs())?);
     let other = || raw.free_addresses(raw.reserve(size)?, size);

@@ -5,7 +5,7 @@
 use super::plain_file::{PlainFile, forget_pages};
 use crate::sampling::{Sample, Times, timed};
 use crate::scene::{Plan, Scene, nothing_runs};
-use crate::stop::Answer;
+use crate::stop::StepResult;
 use gpu_vmm_core::{BackingStore, Bytes, DeviceId, Region, StagingRing, WaitFor};
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm_testkit::TestKit;
@@ -19,7 +19,7 @@ const SAMPLES: usize = 3;
 /// The largest ratio of the times: nine tenths of the plain threads' speed.
 const MOST: f64 = 1.11;
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     // A snapshot is restored next to its region.
     let size = scene.fitting(3, Bytes::mib(64), Bytes::gib(2))?;
     let mut region = scene.room(size)?;
@@ -56,8 +56,8 @@ fn compare<B: TestKit>(
     scene: &mut Scene<'_, B>,
     plain: &PlainFile,
     names: [&str; 2],
-    ours: impl FnMut() -> Answer<Sample<(), 2>>,
-) -> Answer {
+    ours: impl FnMut() -> StepResult<Sample<(), 2>>,
+) -> StepResult {
     let plan = Plan::samples(SAMPLES).at_most(MOST);
     let times: Times<2> = scene.take(plan, ours, || {
         let ([out], file) = timed(|| plain.write())?;
@@ -83,7 +83,7 @@ impl Saved {
         region: &Region<B>,
         device: DeviceId,
         cold: bool,
-    ) -> Answer<Sample<(), 2>> {
+    ) -> StepResult<Sample<(), 2>> {
         let snapshot = Snapshot::new(ring).region(region);
         let ([out], _) = timed(|| Ok(snapshot.write(&self.path, WaitFor::all_devices())?))?;
         if cold {

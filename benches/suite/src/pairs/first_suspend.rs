@@ -5,7 +5,7 @@ use super::pieces::{grow_by, has_pattern};
 use crate::raw::{Pinned, Plain, Raw, RawStream};
 use crate::sampling::{Times, timed};
 use crate::scene::{Plan, Scene, nothing_runs};
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use gpu_vmm_core::extend::HostPages;
 use gpu_vmm_core::{BackingStore, Bytes, Operation, Region, StagingRing};
 use gpu_vmm_testkit::TestKit;
@@ -21,7 +21,7 @@ const BUFFER: Bytes = Bytes::mib(8);
 const PIECE: Bytes = Bytes::mib(16);
 
 /// Compares the suspension of `size` bytes, and the first resume.
-pub(super) fn measure<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes) -> Answer {
+pub(super) fn measure<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes) -> StepResult {
     let (device, backend) = (scene.device, scene.backend);
     let mut region: Region<B> = scene.room(size)?;
     grow_by(&mut region, PIECE, size)?;
@@ -66,19 +66,19 @@ struct ByHand {
 }
 
 impl ByHand {
-    fn new<B: TestKit>(scene: &Scene<'_, B>, size: Bytes) -> Answer<Self> {
+    fn new<B: TestKit>(scene: &Scene<'_, B>, size: Bytes) -> StepResult<Self> {
         let raw = scene.raw.clone();
         let threads = StagingRing::<B>::threads();
-        let streams = (0..threads).map(|_| Ok([raw.stream()?, raw.stream()?])).collect::<Answer<_>>()?;
+        let streams = (0..threads).map(|_| Ok([raw.stream()?, raw.stream()?])).collect::<StepResult<_>>()?;
         let plain = raw.plain(size)?;
         Ok(Self { raw, plain, streams })
     }
 
     /// Pins the buffers and copies everything to new pages.
-    fn out(&self) -> Answer<(HostPages, Vec<[Pinned; 2]>)> {
+    fn out(&self) -> StepResult<(HostPages, Vec<[Pinned; 2]>)> {
         let pages = HostPages::new(Operation::Suspend, self.plain.size)?;
         let pin = |_| Ok([self.raw.pin_unwritten(BUFFER)?, self.raw.pin_unwritten(BUFFER)?]);
-        let buffers = (0..self.streams.len()).map(pin).collect::<Answer<Vec<_>>>()?;
+        let buffers = (0..self.streams.len()).map(pin).collect::<StepResult<Vec<_>>>()?;
         self.each(&buffers, |next, [first, second], streams| {
             let mut slots = [(first, streams[0], None), (second, streams[1], None)];
             for (buffer, stream, part) in &mut slots {
@@ -103,7 +103,7 @@ impl ByHand {
     }
 
     /// Copies everything back.
-    fn back(&self, pages: &HostPages, buffers: &[[Pinned; 2]]) -> Answer {
+    fn back(&self, pages: &HostPages, buffers: &[[Pinned; 2]]) -> StepResult {
         self.each(buffers, |next, buffers, streams| {
             for turn in 0.. {
                 let (buffer, stream) = (buffers[turn % 2], streams[turn % 2]);
@@ -125,8 +125,8 @@ impl ByHand {
     fn each(
         &self,
         buffers: &[[Pinned; 2]],
-        work: impl Fn(&dyn Fn() -> Option<Plain>, [Pinned; 2], [RawStream; 2]) -> Answer + Sync,
-    ) -> Answer {
+        work: impl Fn(&dyn Fn() -> Option<Plain>, [Pinned; 2], [RawStream; 2]) -> StepResult + Sync,
+    ) -> StepResult {
         let taken = AtomicU64::new(0);
         let next = || {
             let offset = Bytes(BUFFER.0 * taken.fetch_add(1, Ordering::Relaxed));
@@ -144,7 +144,7 @@ impl ByHand {
             let ended = threads.collect::<Vec<_>>().into_iter().map(|thread| {
                 thread.join().unwrap_or_else(|_| Err(Stop::Failed("a thread panicked".to_owned())))
             });
-            ended.fold(Ok(()), Answer::and)
+            ended.fold(Ok(()), StepResult::and)
         })
     }
 }

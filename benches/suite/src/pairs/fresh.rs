@@ -2,7 +2,7 @@
 
 use crate::sampling::timed;
 use crate::scene::{Plan, Scene, nothing_runs};
-use crate::stop::Answer;
+use crate::stop::StepResult;
 use gpu_vmm_core::{Bytes, Region};
 use gpu_vmm_testkit::TestKit;
 
@@ -11,7 +11,7 @@ const SIZE: Bytes = Bytes::gib(8);
 /// The limit of the library's time relative to an allocation's.
 const TARGET: f64 = 1.25;
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     scene.needs(Bytes(2 * SIZE.0))?;
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let baseline = raw.name("cuMemAlloc", "hipMalloc", "mmap");
@@ -48,9 +48,9 @@ impl<B: TestKit> Drop for Closing<B> {
 }
 
 /// Frees a resource when it is dropped.
-pub(super) struct Freeing<F: FnMut() -> Answer>(pub(super) F);
+pub(super) struct Freeing<F: FnMut() -> StepResult>(pub(super) F);
 
-impl<F: FnMut() -> Answer> Drop for Freeing<F> {
+impl<F: FnMut() -> StepResult> Drop for Freeing<F> {
     fn drop(&mut self) {
         let _ = (self.0)(); // as above
     }

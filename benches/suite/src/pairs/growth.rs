@@ -6,7 +6,7 @@ use super::fresh::Closing;
 use crate::raw::{Handle, Plain, Raw};
 use crate::row::{Curve, Spread};
 use crate::scene::{OURS, Plan, Scene};
-use crate::stop::Answer;
+use crate::stop::StepResult;
 use gpu_vmm_core::{Address, Bytes, Region};
 use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const COPYING: &str = "alloc, copy, free";
 /// take five times as long as the first ones, on either side.
 const CLEARED: Bytes = Bytes::gib(80);
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     let steps: Vec<Bytes> = (1..=128).map(|step| Bytes::mib(64 * step)).collect();
     growth(scene, "in steps of 64 MiB to 8 GiB", &steps, 6, Some(AT_MOST_OF_COPYING))?;
     let doubling: Vec<Bytes> = (1..=15).map(|power| Bytes::mib(1 << power)).collect();
@@ -35,7 +35,7 @@ fn growth<B: TestKit>(
     steps: &[Bytes],
     copies: usize,
     at_most_of_copying: Option<f64>,
-) -> Answer {
+) -> StepResult {
     let whole = steps.last().copied().unwrap_or_default();
     let before_last = steps.iter().rev().nth(1).copied().unwrap_or_default();
     scene.needs(Bytes(2 * whole.0))?;
@@ -78,7 +78,11 @@ struct Points(Vec<Vec<Duration>>);
 
 impl Points {
     /// Grows to one size after the other, and returns the total time.
-    fn take(&mut self, steps: &[Bytes], mut grow_to: impl FnMut(Bytes) -> Answer) -> Answer<[Duration; 1]> {
+    fn take(
+        &mut self,
+        steps: &[Bytes],
+        mut grow_to: impl FnMut(Bytes) -> StepResult,
+    ) -> StepResult<[Duration; 1]> {
         let mut times = Vec::with_capacity(steps.len());
         let start = Instant::now();
         for size in steps {
@@ -112,12 +116,12 @@ struct Grown {
 }
 
 impl Grown {
-    fn new(raw: &Raw, reserved: Bytes) -> Answer<Self> {
+    fn new(raw: &Raw, reserved: Bytes) -> StepResult<Self> {
         let at = raw.reserve(reserved)?;
         Ok(Self { raw: raw.clone(), at, reserved, parts: Vec::with_capacity(256), end: Bytes::ZERO })
     }
 
-    fn grow_to(&mut self, size: Bytes) -> Answer {
+    fn grow_to(&mut self, size: Bytes) -> StepResult {
         let (at, more) = (self.at + self.end, size - self.end);
         let handle = self.raw.create(more)?;
         self.parts.push((at, handle));
@@ -146,7 +150,7 @@ struct Copied<'a> {
 }
 
 impl Copied<'_> {
-    fn grow_to(&mut self, size: Bytes) -> Answer {
+    fn grow_to(&mut self, size: Bytes) -> StepResult {
         let new = self.raw.plain(size)?;
         if let Some(old) = self.plain.replace(new) {
             self.raw.copy(new, old, old.size)?;

@@ -5,7 +5,7 @@
 use super::fresh::Closing;
 use crate::sampling::timed;
 use crate::scene::{Plan, Scene, nothing_runs};
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::TestKit;
 
@@ -14,7 +14,7 @@ const TARGET: f64 = 0.15;
 
 const SIZES: [Bytes; 4] = [Bytes::mib(2), Bytes::mib(128), Bytes::gib(1), Bytes::gib(4)];
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     for size in SIZES {
         scene.needs(Bytes(2 * size.0))?;
         let room = scene.memory()?.saturating_sub(size);
@@ -30,14 +30,15 @@ fn plan(size: Bytes, samples: usize) -> Plan {
     if size == Bytes::gib(1) { Plan::samples(samples).at_most(TARGET) } else { Plan::samples(samples) }
 }
 
-fn kept<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes, plan: Plan) -> Answer {
+fn kept<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes, plan: Plan) -> StepResult {
     let (backend, device) = (scene.backend, scene.device);
     let kept = PhysicalMemory::create(backend, size, Properties::on(device))?;
     let mut at = scene.room(size)?;
     let room = |scene: &Scene<'_, B>| scene.room(size);
     // One for each sample, and for the samples that warm up.
     let samples = scene.samples(plan);
-    let mut rooms = (0..samples + samples.div_ceil(10)).map(|_| room(scene)).collect::<Answer<Vec<_>>>()?;
+    let mut rooms =
+        (0..samples + samples.div_ceil(10)).map(|_| room(scene)).collect::<StepResult<Vec<_>>>()?;
     let again = || {
         let (took, ()) = timed(|| {
             at.map(Bytes::ZERO, &kept)?;
@@ -55,11 +56,11 @@ fn kept<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes, plan: Plan) -> Answer
 }
 
 /// Releases the memory and gets as much again.
-fn exchange<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes, plan: Plan) -> Answer {
+fn exchange<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes, plan: Plan) -> StepResult {
     let (backend, device) = (scene.backend, scene.device);
     let kept = PhysicalMemory::create(backend, size, Properties::on(device))?;
     let (mut one, mut other) = (scene.room(size)?, scene.room(size)?);
-    let map = |region: &mut Region<B>| -> Answer {
+    let map = |region: &mut Region<B>| -> StepResult {
         region.map(Bytes::ZERO, &kept)?;
         Ok(region.set_access(Bytes::ZERO, size, device, Access::ReadWrite)?)
     };

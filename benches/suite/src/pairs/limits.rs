@@ -5,7 +5,7 @@ use super::order::Handed;
 use super::pool::{PAIRS, PLAN};
 use crate::allocator::{Allocator, Pooled, pairs};
 use crate::scene::Scene;
-use crate::stop::Answer;
+use crate::stop::StepResult;
 use gpu_vmm_core::{Bytes, Stream};
 use gpu_vmm_testkit::TestKit;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A small size, a medium one, and one that no thread cache holds.
 const SIZES: [Bytes; 3] = [Bytes::kib(4), Bytes::kib(512), Bytes::mib(4)];
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     let pool = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
     let locks = TwoLocks(Mutex::new(0));
     for size in SIZES {
@@ -58,12 +58,12 @@ impl Allocator for TwoLocks {
         "two locks".to_owned()
     }
 
-    fn alloc(&self, _: Bytes) -> Answer {
+    fn alloc(&self, _: Bytes) -> StepResult {
         *self.lock() += 1;
         Ok(())
     }
 
-    fn free(&self, (): ()) -> Answer {
+    fn free(&self, (): ()) -> StepResult {
         *self.lock() -= 1;
         Ok(())
     }
@@ -98,14 +98,14 @@ impl Allocator for Lines {
     }
 
     /// Takes the lines in turn. Only one thread allocates.
-    fn alloc(&self, _: Bytes) -> Answer<usize> {
+    fn alloc(&self, _: Bytes) -> StepResult<usize> {
         let line = self.next.load(Ordering::Relaxed);
         self.next.store((line + 1) % self.all.len(), Ordering::Relaxed);
         self.write(line);
         Ok(line)
     }
 
-    fn free(&self, line: usize) -> Answer {
+    fn free(&self, line: usize) -> StepResult {
         self.write(line);
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use crate::random::Random;
 use crate::scene::{Plan, Scene, nothing_runs};
-use crate::stop::Answer;
+use crate::stop::StepResult;
 use gpu_vmm_core::{Access, Backend, Bytes, Operation, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::TestKit;
 use std::hint::black_box;
@@ -20,7 +20,7 @@ const CHANGES: u64 = 100;
 /// The limit of a lookup among 100,000 relative to one among 10.
 const TARGET: f64 = 3.0;
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     let granule = scene.backend.device(Operation::QueryDevice, scene.device)?.granularity.bytes();
     let memory = PhysicalMemory::create(scene.backend, granule, Properties::on(scene.device))?;
     let mut few = Full::new(scene.backend, &memory, FEW)?;
@@ -61,7 +61,7 @@ struct Full<B: Backend> {
 }
 
 impl<B: Backend> Full<B> {
-    fn new(backend: &B, memory: &PhysicalMemory<B>, count: u64) -> Answer<Self> {
+    fn new(backend: &B, memory: &PhysicalMemory<B>, count: u64) -> StepResult<Self> {
         let granule = memory.size();
         let room = Bytes(granule.0 * (count + 1));
         let mut region = Region::builder(backend).on(memory.device()).reserve(room).build()?;
@@ -70,7 +70,7 @@ impl<B: Backend> Full<B> {
     }
 
     /// Looks up random places, which defeats caches.
-    fn look(&mut self) -> Answer {
+    fn look(&mut self) -> StepResult {
         for _ in 0..LOOKUPS {
             let place = self.random.below(self.count);
             black_box(self.region.mapping_at(Bytes(self.granule.0 * place + 5)));
@@ -78,7 +78,7 @@ impl<B: Backend> Full<B> {
         Ok(())
     }
 
-    fn change(&mut self, memory: &PhysicalMemory<B>) -> Answer {
+    fn change(&mut self, memory: &PhysicalMemory<B>) -> StepResult {
         let (free, granule) = (Bytes(self.granule.0 * self.count), self.granule);
         for _ in 0..CHANGES {
             self.region.map(free, memory)?;

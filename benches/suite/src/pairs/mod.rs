@@ -26,7 +26,7 @@ mod swap;
 pub(crate) mod threads;
 
 use crate::scene::Scene;
-use crate::stop::Answer;
+use crate::stop::StepResult;
 use gpu_vmm_testkit::TestKit;
 
 /// The name and the description of a pair.
@@ -41,7 +41,7 @@ pub struct About {
 /// Two ways to the same end, or several such pairs of one subject.
 pub(crate) struct Pair<B> {
     pub(crate) about: About,
-    pub(crate) measure: fn(&mut Scene<'_, B>) -> Answer,
+    pub(crate) measure: fn(&mut Scene<'_, B>) -> StepResult,
 }
 
 /// Returns all pairs, in the order of measurement.

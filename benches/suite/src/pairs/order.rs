@@ -2,7 +2,7 @@
 
 use crate::allocator::Allocator;
 use crate::random::Random;
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use gpu_vmm_core::Bytes;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Scope;
@@ -19,13 +19,13 @@ pub(super) struct Window<'a, A: Allocator> {
 }
 
 impl<'a, A: Allocator> Window<'a, A> {
-    pub(super) fn new(allocator: &'a A, sizes: &'a [Bytes]) -> Answer<Self> {
+    pub(super) fn new(allocator: &'a A, sizes: &'a [Bytes]) -> StepResult<Self> {
         let blocks = sizes.iter().cycle().take(WINDOW).map(|size| allocator.alloc(*size));
-        let blocks = blocks.collect::<Answer<_>>()?;
+        let blocks = blocks.collect::<StepResult<_>>()?;
         Ok(Self { allocator, sizes, blocks, random: Random::new() })
     }
 
-    pub(super) fn replace(&mut self, pairs: u64) -> Answer {
+    pub(super) fn replace(&mut self, pairs: u64) -> StepResult {
         for size in self.sizes.iter().cycle().take(pairs as usize) {
             let place = self.random.below(WINDOW as u64);
             self.allocator.free(self.blocks.swap_remove(place as usize))?;
@@ -34,7 +34,7 @@ impl<'a, A: Allocator> Window<'a, A> {
         Ok(())
     }
 
-    pub(super) fn end(self) -> Answer {
+    pub(super) fn end(self) -> StepResult {
         self.blocks.into_iter().try_for_each(|block| self.allocator.free(block))
     }
 }
@@ -46,7 +46,7 @@ const BATCHES: usize = 4;
 pub(super) struct Handed<'a, A: Allocator> {
     allocator: &'a A,
     out: SyncSender<Vec<A::Block>>,
-    emptied: Receiver<Answer<Vec<A::Block>>>,
+    emptied: Receiver<StepResult<Vec<A::Block>>>,
     spare: Vec<Vec<A::Block>>,
 }
 
@@ -73,7 +73,7 @@ impl<'a, A: Allocator + Sync> Handed<'a, A> {
     }
 
     /// Returns when the other thread has freed all blocks.
-    pub(super) fn pass(&mut self, size: Bytes, pairs: u64) -> Answer {
+    pub(super) fn pass(&mut self, size: Bytes, pairs: u64) -> StepResult {
         let ended = || Stop::Failed("the freeing thread has ended".to_owned());
         let mut left = pairs;
         while left > 0 {

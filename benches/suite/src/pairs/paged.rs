@@ -4,7 +4,7 @@ use super::calls::Room;
 use crate::raw::{Handle, Raw};
 use crate::sampling::Sample;
 use crate::scene::{Plan, Scene, nothing_runs};
-use crate::stop::Answer;
+use crate::stop::StepResult;
 use gpu_vmm_core::{Address, Backend, Bytes, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::TestKit;
 use std::slice;
@@ -19,7 +19,7 @@ const PARTS: [&str; 3] = ["16 pages appended", "16 pages unmapped", "appended an
 /// The limit of the whole cycle's ratio.
 const TARGET: f64 = 1.1;
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     let (backend, raw) = (scene.backend, scene.raw.clone());
     let page = backend.granularity().bytes();
     let size = page * PAGES;
@@ -28,7 +28,7 @@ pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     let room = Room::of(scene, &region)?;
     let create = |_| PhysicalMemory::create(backend, page, Properties::on(scene.device));
     let list = (0..PAGES).map(create).collect::<gpu_vmm_core::Result<Vec<_>>>()?;
-    let handles = list.iter().map(|_| raw.create(page)).collect::<Answer<Vec<_>>>()?;
+    let handles = list.iter().map(|_| raw.create(page)).collect::<StepResult<Vec<_>>>()?;
     let plan = Plan::samples(500);
     let times =
         scene.take(plan, || through(&mut region, &list, size), || by_hand(&raw, room.at, page, &handles))?;
@@ -46,7 +46,7 @@ fn through<B: Backend>(
     region: &mut Region<B>,
     list: &[PhysicalMemory<B>],
     size: Bytes,
-) -> Answer<Sample<(), 3>> {
+) -> StepResult<Sample<(), 3>> {
     let start = Instant::now();
     list.iter().try_for_each(|page| region.grow_with(slice::from_ref(page)).map(drop))?;
     let appended = Instant::now();
@@ -55,7 +55,7 @@ fn through<B: Backend>(
     Ok(([appended - start, end - appended, end - start], ()))
 }
 
-fn by_hand(raw: &Raw, at: Address, page: Bytes, handles: &[Handle]) -> Answer<Sample<(), 3>> {
+fn by_hand(raw: &Raw, at: Address, page: Bytes, handles: &[Handle]) -> StepResult<Sample<(), 3>> {
     let start = Instant::now();
     for (handle, number) in handles.iter().zip(0..) {
         raw.map(at + page * number, *handle)?;

@@ -4,13 +4,13 @@
 use super::fresh::Freeing;
 use super::pieces::{grow_by, has_pattern};
 use crate::scene::{Plan, Scene, nothing_runs};
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use gpu_vmm_core::{Access, Bytes, DeviceId, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::TestKit;
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     let owner = scene.device;
-    let reached = |peer: DeviceId| -> Answer<bool> {
+    let reached = |peer: DeviceId| -> StepResult<bool> {
         Ok(peer != owner
             && scene.backend.can_access(peer, owner)?
             && scene.backend.can_access(owner, peer)?)
@@ -38,11 +38,11 @@ pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
 }
 
 /// Measures handles of one size, with access for the owner and the peer, or for the owner alone.
-fn grants<B: TestKit>(scene: &mut Scene<'_, B>, peer: DeviceId, size: Bytes, handles: u64) -> Answer {
+fn grants<B: TestKit>(scene: &mut Scene<'_, B>, peer: DeviceId, size: Bytes, handles: u64) -> StepResult {
     let (backend, owner) = (scene.backend, scene.device);
     let piece = Bytes(size.0 / handles);
     let create = |_| Ok(PhysicalMemory::create(backend, piece, Properties::on(owner))?);
-    let memory = (0..handles).map(create).collect::<Answer<Vec<_>>>()?;
+    let memory = (0..handles).map(create).collect::<StepResult<Vec<_>>>()?;
     let cycle = |devices: &[DeviceId]| {
         let mut region = Region::builder(backend).on(owner).reserve(size).build()?;
         for memory in &memory {
@@ -63,7 +63,7 @@ fn grants<B: TestKit>(scene: &mut Scene<'_, B>, peer: DeviceId, size: Bytes, han
 }
 
 /// Measures copies by the peer.
-fn copies<B: TestKit>(scene: &mut Scene<'_, B>, peer: DeviceId, size: Bytes, samples: usize) -> Answer {
+fn copies<B: TestKit>(scene: &mut Scene<'_, B>, peer: DeviceId, size: Bytes, samples: usize) -> StepResult {
     scene.needs(Bytes(2 * size.0))?;
     let (backend, owner) = (scene.backend, scene.device);
     let mut source = Region::builder(backend).on(owner).reserve(size).access(peer, Access::Read).build()?;

@@ -2,12 +2,12 @@
 
 use crate::raw::{Handle, Raw};
 use crate::scene::Scene;
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use gpu_vmm_core::{Address, Bytes, DeviceId, Region};
 use gpu_vmm_testkit::TestKit;
 
 /// Grows a region to a size, by `piece` at a time.
-pub(super) fn grow_by<B: TestKit>(region: &mut Region<B>, piece: Bytes, size: Bytes) -> Answer {
+pub(super) fn grow_by<B: TestKit>(region: &mut Region<B>, piece: Bytes, size: Bytes) -> StepResult {
     while region.end() < size {
         region.grow_to(region.end() + piece)?;
     }
@@ -20,7 +20,7 @@ pub(super) fn has_pattern<B: TestKit>(
     device: DeviceId,
     size: Bytes,
     seed: u64,
-) -> Answer {
+) -> StepResult {
     match region.count_wrong(device, Bytes::ZERO, size, seed)? {
         0 => Ok(()),
         wrong => Err(Stop::Failed(format!("{wrong} words of {size} have changed"))),
@@ -42,21 +42,21 @@ pub(super) struct ByHand {
 
 impl ByHand {
     /// Reserves the addresses.
-    pub(super) fn new<B: TestKit>(scene: &Scene<'_, B>, size: Bytes, piece: Bytes) -> Answer<Self> {
+    pub(super) fn new<B: TestKit>(scene: &Scene<'_, B>, size: Bytes, piece: Bytes) -> StepResult<Self> {
         let (raw, unmaps_runs) = (scene.raw.clone(), scene.backend.unmaps_runs());
         let (at, count) = (raw.reserve(size)?, size.0 / piece.0);
         Ok(Self { raw, at, piece, count, handles: Vec::new(), mapped: 0, unmaps_runs })
     }
 
     /// Creates as many handles as the addresses can hold, each by this call.
-    pub(super) fn create(&mut self, call: fn(&Raw, Bytes) -> Answer<Handle>) -> Answer {
+    pub(super) fn create(&mut self, call: fn(&Raw, Bytes) -> StepResult<Handle>) -> StepResult {
         for _ in 0..self.count {
             self.handles.push(call(&self.raw, self.piece)?);
         }
         Ok(())
     }
 
-    pub(super) fn map(&mut self) -> Answer {
+    pub(super) fn map(&mut self) -> StepResult {
         for handle in &self.handles {
             self.raw.map(self.at + Bytes(self.piece.0 * self.mapped), *handle)?;
             self.mapped += 1;
@@ -64,7 +64,7 @@ impl ByHand {
         self.raw.open(self.at, Bytes(self.piece.0 * self.mapped))
     }
 
-    pub(super) fn unmap(&mut self) -> Answer {
+    pub(super) fn unmap(&mut self) -> StepResult {
         let at_once = if self.unmaps_runs { self.mapped.max(1) } else { 1 };
         while self.mapped > 0 {
             let left = self.mapped - at_once;
@@ -74,7 +74,7 @@ impl ByHand {
         Ok(())
     }
 
-    pub(super) fn release(&mut self) -> Answer {
+    pub(super) fn release(&mut self) -> StepResult {
         self.handles.drain(..).try_for_each(|handle| self.raw.release(handle))
     }
 }

@@ -1,6 +1,6 @@
 //! A file that several threads write and read with plain buffers.
 
-use crate::stop::Answer;
+use crate::stop::StepResult;
 use gpu_vmm_core::Bytes;
 use gpu_vmm_core::extend::files::{read_exact_at, write_all_at};
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
@@ -38,7 +38,7 @@ impl PlainFile {
     }
 
     /// Writes a new file without a name to the disk.
-    pub(crate) fn write(&self) -> Answer<File> {
+    pub(crate) fn write(&self) -> StepResult<File> {
         let direct = if self.direct { libc::O_DIRECT } else { 0 };
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE | direct);
@@ -51,12 +51,12 @@ impl PlainFile {
         Ok(file)
     }
 
-    pub(crate) fn read(&self, file: &File) -> Answer {
+    pub(crate) fn read(&self, file: &File) -> StepResult {
         self.each(|buffer, at| read_exact_at(file, buffer, at))
     }
 
     /// Calls `act` with a thread's buffer for the offset of each part of the file.
-    fn each(&self, act: impl Fn(&mut [u8], u64) -> io::Result<()> + Sync) -> Answer {
+    fn each(&self, act: impl Fn(&mut [u8], u64) -> io::Result<()> + Sync) -> StepResult {
         let next = AtomicU64::new(0);
         let work = || {
             let mut memory = vec![1; BUFFER + ALIGNMENT];
@@ -82,7 +82,7 @@ impl PlainFile {
 }
 
 /// Removes a file's pages from the page cache, unless the file system has no other place for them.
-pub(crate) fn forget_pages(path: &Path) -> Answer {
+pub(crate) fn forget_pages(path: &Path) -> StepResult {
     let file = File::open(path)?;
     file.sync_all()?;
     Ok(fadvise(&file, 0, None, Advice::DontNeed).map_err(io::Error::from)?)

@@ -5,7 +5,7 @@ use super::order::{Handed, Window};
 use crate::allocator::{Allocator, DriversPool, Heap, Pooled, pairs};
 use crate::pytorch::Torch;
 use crate::scene::{Plan, Scene};
-use crate::stop::Answer;
+use crate::stop::StepResult;
 use gpu_vmm_core::{Bytes, Stream};
 use gpu_vmm_testkit::TestKit;
 
@@ -32,7 +32,7 @@ pub(super) const PLAN: Plan = Plan::samples(200).together(PAIRS);
 /// The limit of a pair's time relative to the driver's.
 const TARGET: f64 = 0.15;
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     if scene.is_host() {
         let pool = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
         orders(scene, &pool, &Heap, None)?;
@@ -54,7 +54,7 @@ pub(crate) fn orders<B: TestKit, P: Allocator, O: Allocator>(
     pool: &P,
     other: &O,
     at_most: Option<f64>,
-) -> Answer {
+) -> StepResult {
     let name = other.name();
     let targeted = at_most.map_or(PLAN, |most| PLAN.at_most(most));
     let memory = scene.memory()?;
@@ -92,7 +92,7 @@ pub(crate) fn handed<B: TestKit, P: Allocator + Sync, O: Allocator + Sync>(
     scene: &mut Scene<'_, B>,
     pool: &P,
     other: &O,
-) -> Answer {
+) -> StepResult {
     let name = other.name();
     for size in [Bytes::kib(4), Bytes::kib(512)] {
         std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 
 use crate::sampling::{Sample, timed};
 use crate::scene::{Plan, Scene, nothing_runs};
-use crate::stop::Answer;
+use crate::stop::StepResult;
 use gpu_vmm_core::{Bytes, Operation};
 use gpu_vmm_premap::{GrowingRegion, Premap, PremapThread};
 use gpu_vmm_testkit::TestKit;
@@ -15,7 +15,7 @@ const AHEAD: u64 = 8;
 /// The caller's time between two steps in microseconds, and the number of steps. After 1.2 s the thread sleeps.
 const WAITS: [(u64, usize); 5] = [(0, 500), (300, 500), (2_000, 300), (20_000, 30), (1_200_000, 3)];
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     let granule = scene.backend.device(Operation::QueryDevice, scene.device)?.granularity.bytes();
     for (step, waits) in
         [(Bytes::mib(2).max(granule), &WAITS[..]), (Bytes::mib(32).max(granule), &WAITS[..4])]
@@ -35,7 +35,7 @@ fn grow<B: TestKit>(
     (step, by, space): (Bytes, Bytes, Bytes),
     wait: Duration,
     samples: usize,
-) -> Answer {
+) -> StepResult {
     let thread = PremapThread::start(by)?;
     let mut plain = scene.room(space + by)?;
     let growing = GrowingRegion::new(scene.room(space + by)?, Premap { by, step }, &thread);
@@ -59,7 +59,7 @@ fn grow<B: TestKit>(
 }
 
 /// Lets the thread map ahead before a first step.
-fn begin<B: TestKit>(growing: &GrowingRegion<B>, step: Bytes) -> Answer {
+fn begin<B: TestKit>(growing: &GrowingRegion<B>, step: Bytes) -> StepResult {
     growing.grow_to(step)?;
     while growing.premapped() < growing.premap().by {
         std::thread::yield_now();
@@ -68,7 +68,7 @@ fn begin<B: TestKit>(growing: &GrowingRegion<B>, step: Bytes) -> Answer {
 }
 
 /// Measures a step. The caller's time after it is not counted: the caller computes, or waits for a device.
-fn then(wait: Duration, step: impl FnOnce() -> Answer) -> Answer<Sample<(), 1>> {
+fn then(wait: Duration, step: impl FnOnce() -> StepResult) -> StepResult<Sample<(), 1>> {
     let sample = timed(step)?;
     if wait > Duration::from_millis(5) {
         std::thread::sleep(wait);

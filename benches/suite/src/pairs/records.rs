@@ -4,12 +4,12 @@
 use crate::Update;
 use crate::row::{Row, Side, Spread, Unit};
 use crate::scene::{OURS, Scene, nothing_runs};
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use gpu_vmm_core::{Bytes, Operation, PhysicalMemory, Properties, Region};
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::TestKit;
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     let (backend, device) = (scene.backend, scene.device);
     let granule = backend.device(Operation::QueryDevice, device)?.granularity.bytes();
     let memory = PhysicalMemory::create(backend, granule, Properties::on(device))?;
@@ -70,7 +70,7 @@ fn row<B: TestKit>(scene: &mut Scene<'_, B>, what: String, baseline: &str, [ours
 
 /// Returns the bytes that the process has from the C library's allocator.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn in_use() -> Answer<u64> {
+fn in_use() -> StepResult<u64> {
     type Report = unsafe extern "C" fn() -> libc::mallinfo2;
     // glibc has the function from 2.33 on. The command as one file is linked to an older one.
     let program = libloading::os::unix::Library::this();
@@ -90,6 +90,6 @@ fn in_use() -> Answer<u64> {
 
 /// Returns an error: other C libraries do not report it.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn in_use() -> Answer<u64> {
+fn in_use() -> StepResult<u64> {
     Err(Stop::Skipped("only glibc reports how much memory it has allocated".to_owned()))
 }

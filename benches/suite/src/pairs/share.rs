@@ -4,7 +4,7 @@
 use super::pieces::{ByHand, grow_by};
 use crate::raw::Raw;
 use crate::scene::{Plan, Scene, nothing_runs};
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use gpu_vmm_core::{Bytes, Properties, Region};
 use gpu_vmm_share::{Channel, Exporter, ImportOptions};
 use gpu_vmm_testkit::TestKit;
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 const HANDLES: usize = 64;
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     for piece in [Bytes::mib(2), Bytes::mib(16)] {
         scene.needs(Bytes(2 * piece.0 * HANDLES as u64))?;
         share(scene, piece)?;
@@ -26,7 +26,7 @@ pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     Ok(())
 }
 
-fn share<B: TestKit>(scene: &mut Scene<'_, B>, piece: Bytes) -> Answer {
+fn share<B: TestKit>(scene: &mut Scene<'_, B>, piece: Bytes) -> StepResult {
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let size = Bytes(piece.0 * HANDLES as u64);
     let memory = Properties::on(device).shareable();
@@ -47,7 +47,7 @@ fn share<B: TestKit>(scene: &mut Scene<'_, B>, piece: Bytes) -> Answer {
         },
         || {
             let exported =
-                from.handles.iter().map(|handle| raw.export(*handle)).collect::<Answer<Vec<_>>>()?;
+                from.handles.iter().map(|handle| raw.export(*handle)).collect::<StepResult<Vec<_>>>()?;
             let received = through_a_socket(&exported).map_err(std::io::Error::from)?;
             drop(exported);
             if received.len() != HANDLES {

@@ -7,7 +7,7 @@ use super::pieces::{ByHand, grow_by, has_pattern};
 use crate::raw::{Pinned, Plain, Raw, RawStream};
 use crate::sampling::{Times, timed};
 use crate::scene::{Plan, Scene, nothing_runs, power_of_two};
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use gpu_vmm_core::{BackingStore, Bytes, Region, StagingRing};
 use gpu_vmm_testkit::TestKit;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const SAMPLES: usize = 5;
 /// The amount of host memory that is left unused.
 const LEFT: Bytes = Bytes::gib(8);
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     let size = scene.fitting(2, Bytes::mib(64), Bytes::gib(8))?;
     for piece in [GIB, Bytes::mib(64), Bytes::mib(2)].into_iter().filter(|piece| *piece <= size) {
         without(scene, size, piece)?;
@@ -58,14 +58,14 @@ pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
 }
 
 /// Returns the host memory that a program can still get, by the system's estimate.
-fn available() -> Answer<Bytes> {
+fn available() -> StepResult<Bytes> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     line.and_then(|line| line.trim().parse().ok())
         .ok_or_else(|| Stop::Skipped("the system does not report its available memory".to_owned()))
 }
 
-fn without<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes, piece: Bytes) -> Answer {
+fn without<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes, piece: Bytes) -> StepResult {
     let mut region = scene.room(size)?;
     grow_by(&mut region, piece, size)?;
     let mut by_hand = ByHand::new(scene, size, piece)?;
@@ -96,7 +96,7 @@ fn with<B: TestKit>(
     (store, kept): (&BackingStore<B>, &str),
     piece: Bytes,
     asleep: Duration,
-) -> Answer {
+) -> StepResult {
     let (device, size) = (scene.device, copies.plain.size);
     let mut region: Region<B> = scene.room(size)?;
     grow_by(&mut region, piece, size)?;
@@ -137,7 +137,7 @@ struct Copies {
 }
 
 impl Copies {
-    fn new<B: TestKit>(scene: &Scene<'_, B>, size: Bytes) -> Answer<Self> {
+    fn new<B: TestKit>(scene: &Scene<'_, B>, size: Bytes) -> StepResult<Self> {
         let raw = scene.raw.clone();
         let (stream, plain) = (raw.stream()?, raw.plain(size)?);
         let mut this = Self { raw, stream, plain, pinned: Vec::new() };
@@ -160,12 +160,12 @@ impl Copies {
         (0..).map(part).zip(self.pinned.iter().copied())
     }
 
-    fn out(&self) -> Answer {
+    fn out(&self) -> StepResult {
         self.parts().try_for_each(|(plain, pinned)| self.raw.copy_out(pinned, plain, self.stream))?;
         self.raw.wait_for(self.stream)
     }
 
-    fn back(&self) -> Answer {
+    fn back(&self) -> StepResult {
         self.parts().try_for_each(|(plain, pinned)| self.raw.copy_back(plain, pinned, self.stream))?;
         self.raw.wait_for(self.stream)
     }

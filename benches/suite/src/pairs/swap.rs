@@ -4,11 +4,11 @@
 use super::pieces::{ByHand, grow_by, has_pattern};
 use crate::raw::Raw;
 use crate::scene::{Plan, Scene, nothing_runs};
-use crate::stop::Answer;
+use crate::stop::StepResult;
 use gpu_vmm_core::{Bytes, Operation, WaitFor};
 use gpu_vmm_testkit::TestKit;
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     let granule = scene.backend.device(Operation::QueryDevice, scene.device)?.granularity.bytes();
     let size = scene.fitting(4, Bytes::mib(64).max(granule), Bytes::gib(1))?;
     for (handles, samples) in [(1, 400), (16, 400), (512, 40)] {
@@ -25,7 +25,7 @@ fn swap<B: TestKit>(
     handles: u64,
     samples: usize,
     (waits, done): (&str, WaitFor<'_>),
-) -> Answer {
+) -> StepResult {
     let (device, piece) = (scene.device, Bytes(size.0 / handles));
     let [mut one, mut two] = [scene.room(size)?, scene.room(size)?];
     for (region, seed) in [(&mut one, 1), (&mut two, 2)] {

@@ -6,7 +6,7 @@ use crate::allocator::{Allocator, DriversPool, Heap, Pooled, pairs};
 use crate::row::{Row, Side, Spread, Unit};
 use crate::sampling::ratios;
 use crate::scene::{OURS, Scene};
-use crate::stop::{Answer, Stop};
+use crate::stop::{StepResult, Stop};
 use gpu_vmm_core::{Bytes, Stream};
 use gpu_vmm_testkit::TestKit;
 use std::sync::Barrier;
@@ -24,7 +24,7 @@ const ROUNDS: usize = 5;
 /// The time for which one thread must be busy.
 const LONG: Duration = Duration::from_millis(20);
 
-pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
     if scene.is_host() {
         let pool = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
         return compare(scene, &pool, &Heap);
@@ -38,7 +38,7 @@ pub(crate) fn compare<B: TestKit, P: Allocator + Sync, O: Allocator + Sync>(
     scene: &mut Scene<'_, B>,
     pool: &P,
     other: &O,
-) -> Answer {
+) -> StepResult {
     let cores = std::thread::available_parallelism()?;
     let rounds = scene.options.samples.unwrap_or(ROUNDS).max(1);
     for size in SIZES {
@@ -80,7 +80,7 @@ fn tell<B: TestKit>(scene: &mut Scene<'_, B>, what: String, baseline: String, ou
 }
 
 /// Returns the number of pairs that keep one thread busy for long enough.
-fn many<A: Allocator>(allocator: &A, size: Bytes) -> Answer<u64> {
+fn many<A: Allocator>(allocator: &A, size: Bytes) -> StepResult<u64> {
     pairs(allocator, size, 1000)?;
     let start = Instant::now();
     pairs(allocator, size, 1000)?;
@@ -88,9 +88,9 @@ fn many<A: Allocator>(allocator: &A, size: Bytes) -> Answer<u64> {
 }
 
 /// Returns the pairs per second of all threads together; each does `count`.
-fn rate<A: Allocator + Sync>(allocator: &A, size: Bytes, threads: usize, count: u64) -> Answer<f64> {
+fn rate<A: Allocator + Sync>(allocator: &A, size: Bytes, threads: usize, count: u64) -> StepResult<f64> {
     let barrier = Barrier::new(threads);
-    let work = || -> Answer<[Instant; 2]> {
+    let work = || -> StepResult<[Instant; 2]> {
         let warm = allocator.enter().and_then(|()| pairs(allocator, size, count.div_ceil(10)));
         barrier.wait(); // even after a failure: the others wait
         warm?;
@@ -101,7 +101,7 @@ fn rate<A: Allocator + Sync>(allocator: &A, size: Bytes, threads: usize, count: 
     let times: Vec<[Instant; 2]> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let ended = || Stop::Failed("a thread panicked".to_owned());
-        running.into_iter().map(|thread| thread.join().map_err(|_| ended())?).collect::<Answer<_>>()
+        running.into_iter().map(|thread| thread.join().map_err(|_| ended())?).collect::<StepResult<_>>()
     })?;
     let no_thread = || Stop::Failed("no thread ran".to_owned());
     let start = times.iter().map(|[start, _]| *start).min().ok_or_else(no_thread)?;

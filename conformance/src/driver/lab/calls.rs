@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // calls into drivers
 
 use super::guards::{Capture, Mapping, Memory, Plain, Reserved, Stream};
-use super::{Answer, Lab, Refusal};
+use super::{CallResult, Lab, Refusal};
 use crate::subject::skip;
 use gpu_vmm_core::Vendor;
 use gpu_vmm_testkit::raw::ImportBy;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 // arguments are numbers that the driver must check, as the module `lab` says.
 impl Lab {
     /// Converts a code to a result; `call` is the function's name without the vendor's prefix.
-    fn answer<T>(&self, call: &str, code: Code, value: T) -> Answer<T> {
+    fn answer<T>(&self, call: &str, code: Code, value: T) -> CallResult<T> {
         if code == Code::SUCCESS {
             return Ok(value);
         }
@@ -38,7 +38,7 @@ impl Lab {
         alignment: usize,
         hint: u64,
         flags: u64,
-    ) -> Answer<Reserved<'_>> {
+    ) -> CallResult<Reserved<'_>> {
         let mut base = 0;
         // SAFETY: as said above.
         let code = unsafe { self.driver.address_reserve(&raw mut base, size, alignment, hint, flags) };
@@ -46,7 +46,7 @@ impl Lab {
         Ok(Reserved::new(self, base, size))
     }
 
-    pub(in crate::driver) fn address_free(&self, base: u64, size: usize) -> Answer<()> {
+    pub(in crate::driver) fn address_free(&self, base: u64, size: usize) -> CallResult<()> {
         // SAFETY: as said above.
         let code = unsafe { self.driver.address_free(base, size) };
         if self.keeps_addresses {
@@ -55,7 +55,7 @@ impl Lab {
         self.answer("MemAddressFree", code, ())
     }
 
-    pub(in crate::driver) fn create(&self, size: usize, prop: &Prop, flags: u64) -> Answer<Memory<'_>> {
+    pub(in crate::driver) fn create(&self, size: usize, prop: &Prop, flags: u64) -> CallResult<Memory<'_>> {
         let mut handle = 0;
         // SAFETY: as said above.
         let code = unsafe { self.driver.create(&raw mut handle, size, prop, flags) };
@@ -63,7 +63,7 @@ impl Lab {
         Ok(Memory::new(self, handle, size))
     }
 
-    pub(in crate::driver) fn release(&self, handle: u64) -> Answer<()> {
+    pub(in crate::driver) fn release(&self, handle: u64) -> CallResult<()> {
         // SAFETY: as said above.
         self.answer("MemRelease", unsafe { self.driver.release(handle) }, ())
     }
@@ -76,7 +76,7 @@ impl Lab {
         offset: usize,
         handle: u64,
         flags: u64,
-    ) -> Answer<()> {
+    ) -> CallResult<()> {
         // SAFETY: as said above.
         let code = unsafe { self.driver.map(address, size, offset, handle, flags) };
         self.answer("MemMap", code, ())
@@ -95,7 +95,7 @@ impl Lab {
         mapping
     }
 
-    pub(in crate::driver) fn unmap(&self, address: u64, size: usize) -> Answer<()> {
+    pub(in crate::driver) fn unmap(&self, address: u64, size: usize) -> CallResult<()> {
         // SAFETY: as said above.
         self.answer("MemUnmap", unsafe { self.driver.unmap(address, size) }, ())
     }
@@ -105,13 +105,13 @@ impl Lab {
         address: u64,
         size: usize,
         descs: &[AccessDesc],
-    ) -> Answer<()> {
+    ) -> CallResult<()> {
         // SAFETY: as said above.
         let code = unsafe { self.driver.set_access(address, size, descs.as_ptr(), descs.len()) };
         self.answer("MemSetAccess", code, ())
     }
 
-    pub(in crate::driver) fn get_access(&self, place: Location, address: u64) -> Answer<i32> {
+    pub(in crate::driver) fn get_access(&self, place: Location, address: u64) -> CallResult<i32> {
         // A number that no driver returns.
         let mut flags = 0xbad;
         // SAFETY: as said above.
@@ -120,7 +120,7 @@ impl Lab {
     }
 
     /// Returns the chosen device's access at an address.
-    pub(in crate::driver) fn access_at(&self, address: u64) -> Answer<i32> {
+    pub(in crate::driver) fn access_at(&self, address: u64) -> CallResult<i32> {
         self.get_access(super::place(self.device), address)
     }
 
@@ -129,14 +129,14 @@ impl Lab {
         self.access_at(address).is_ok()
     }
 
-    pub(in crate::driver) fn granularity(&self, prop: &Prop, option: i32) -> Answer<usize> {
+    pub(in crate::driver) fn granularity(&self, prop: &Prop, option: i32) -> CallResult<usize> {
         let mut granularity = 0;
         // SAFETY: as said above.
         let code = unsafe { self.driver.granularity(&raw mut granularity, prop, option) };
         self.answer("MemGetAllocationGranularity", code, granularity)
     }
 
-    pub(in crate::driver) fn properties(&self, handle: u64) -> Answer<Prop> {
+    pub(in crate::driver) fn properties(&self, handle: u64) -> CallResult<Prop> {
         let mut prop = Prop { kind: -1, location: super::place(-1), ..self.prop() };
         // SAFETY: as said above.
         let code = unsafe { self.driver.properties(&raw mut prop, handle) };
@@ -144,14 +144,14 @@ impl Lab {
     }
 
     /// Returns the handle alone: the rule decides whether it is valid and must be released.
-    pub(in crate::driver) fn retain(&self, address: u64) -> Answer<u64> {
+    pub(in crate::driver) fn retain(&self, address: u64) -> CallResult<u64> {
         let mut handle = 0;
         // SAFETY: as said above.
         let code = unsafe { self.driver.retain(&raw mut handle, address) };
         self.answer("MemRetainAllocationHandle", code, handle)
     }
 
-    pub(in crate::driver) fn export(&self, handle: u64, kind: i32, flags: u64) -> Answer<OwnedFd> {
+    pub(in crate::driver) fn export(&self, handle: u64, kind: i32, flags: u64) -> CallResult<OwnedFd> {
         let mut fd = [-1_i32; 16];
         // SAFETY: as said above. No type of handle is longer.
         let code = unsafe { self.driver.export((&raw mut fd).cast(), handle, kind, flags) };
@@ -160,7 +160,7 @@ impl Lab {
     }
 
     /// Imports a descriptor in the way this version expects.
-    pub(in crate::driver) fn import(&self, fd: i32) -> Answer<Memory<'_>> {
+    pub(in crate::driver) fn import(&self, fd: i32) -> CallResult<Memory<'_>> {
         let mut fd = fd;
         match self.driver.import_by() {
             ImportBy::Value => self.import_raw(fd as usize as *mut c_void),
@@ -178,7 +178,7 @@ impl Lab {
     }
 
     /// Imports a handle. The driver does not report the size, so it is 0.
-    pub(in crate::driver) fn import_raw(&self, shareable: *mut c_void) -> Answer<Memory<'_>> {
+    pub(in crate::driver) fn import_raw(&self, shareable: *mut c_void) -> CallResult<Memory<'_>> {
         let mut handle = 0;
         // SAFETY: as said above.
         let code = unsafe { self.driver.import(&raw mut handle, shareable, abi::DESCRIPTOR) };
@@ -192,7 +192,7 @@ impl Lab {
     }
 
     /// Returns base and size of the allocation that contains an address.
-    pub(in crate::driver) fn address_range(&self, address: u64) -> Answer<(u64, usize)> {
+    pub(in crate::driver) fn address_range(&self, address: u64) -> CallResult<(u64, usize)> {
         let (mut base, mut size) = (0, 0);
         // SAFETY: as said above.
         let code = unsafe { self.driver.address_range(&raw mut base, &raw mut size, address) };
@@ -200,7 +200,7 @@ impl Lab {
     }
 
     /// Exports a range as one dma-buf.
-    pub(in crate::driver) fn dma_buf(&self, address: u64, size: usize) -> Answer<OwnedFd> {
+    pub(in crate::driver) fn dma_buf(&self, address: u64, size: usize) -> CallResult<OwnedFd> {
         let mut fd = -1_i32;
         // SAFETY: as said above.
         let code =
@@ -225,12 +225,12 @@ impl Lab {
         Plain { lab: self, address }
     }
 
-    pub(in crate::driver) fn free(&self, address: u64) -> Answer<()> {
+    pub(in crate::driver) fn free(&self, address: u64) -> CallResult<()> {
         // SAFETY: as said above.
         self.answer("MemFree", unsafe { self.driver.free(address) }, ())
     }
 
-    pub(in crate::driver) fn ipc_handle(&self, address: u64) -> Answer<()> {
+    pub(in crate::driver) fn ipc_handle(&self, address: u64) -> CallResult<()> {
         let mut handle = IpcHandle([0; 64]);
         // SAFETY: as said above.
         let code = unsafe { self.driver.ipc_handle(&raw mut handle, address) };
@@ -238,14 +238,14 @@ impl Lab {
     }
 
     /// Copies from the host and waits: CUDA's call returns when pageable bytes are staged, before they reach the device.
-    pub(in crate::driver) fn write(&self, to: u64, bytes: &[u8]) -> Answer<()> {
+    pub(in crate::driver) fn write(&self, to: u64, bytes: &[u8]) -> CallResult<()> {
         // SAFETY: as said above.
         let code = unsafe { self.driver.copy_from_host(to, bytes.as_ptr().cast(), bytes.len()) };
         self.answer("MemcpyHtoD", code, ())?;
         self.synchronize()
     }
 
-    pub(in crate::driver) fn read(&self, from: u64, length: usize) -> Answer<Vec<u8>> {
+    pub(in crate::driver) fn read(&self, from: u64, length: usize) -> CallResult<Vec<u8>> {
         let mut bytes = vec![0xee; length];
         // SAFETY: as said above.
         let code = unsafe { self.driver.copy_to_host(bytes.as_mut_ptr().cast(), from, length) };
@@ -259,7 +259,7 @@ impl Lab {
     }
 
     /// Sets bytes and waits.
-    pub(in crate::driver) fn set(&self, at: u64, value: u8, length: usize) -> Answer<()> {
+    pub(in crate::driver) fn set(&self, at: u64, value: u8, length: usize) -> CallResult<()> {
         // SAFETY: as said above.
         let code = unsafe { self.driver.set(at, value, length) };
         self.answer("MemsetD8", code, ())?;
@@ -272,13 +272,13 @@ impl Lab {
         value: u8,
         length: usize,
         stream: &Stream<'_>,
-    ) -> Answer<()> {
+    ) -> CallResult<()> {
         // SAFETY: as said above; the stream is alive.
         let code = unsafe { self.driver.set_later(at, value, length, stream.raw) };
         self.answer("MemsetD8Async", code, ())
     }
 
-    pub(in crate::driver) fn synchronize(&self) -> Answer<()> {
+    pub(in crate::driver) fn synchronize(&self) -> CallResult<()> {
         // SAFETY: as said above.
         self.answer("CtxSynchronize", unsafe { self.driver.synchronize() }, ())
     }
@@ -306,7 +306,7 @@ impl Lab {
         self.must(self.answer("DeviceGetCount", code, count))
     }
 
-    pub(in crate::driver) fn attribute(&self, attribute: i32) -> Answer<i32> {
+    pub(in crate::driver) fn attribute(&self, attribute: i32) -> CallResult<i32> {
         let mut value = 0;
         // SAFETY: as said above.
         let code = unsafe { self.driver.device_attribute(&raw mut value, attribute, self.device) };
@@ -321,7 +321,7 @@ impl Lab {
     }
 
     /// Makes a call with one null pointer and otherwise correct arguments.
-    pub(in crate::driver) fn with_null(&self, null: Null) -> Answer<()> {
+    pub(in crate::driver) fn with_null(&self, null: Null) -> CallResult<()> {
         let (prop, here) = (self.prop(), super::place(self.device));
         let (mut number, mut size) = (0_u64, 0_usize);
         let number = &raw mut number;
@@ -370,13 +370,13 @@ impl Lab {
         unsafe { self.driver.stream_query(stream) == Code::NOT_READY }
     }
 
-    pub(super) fn wait(&self, stream: *mut c_void) -> Answer<()> {
+    pub(super) fn wait(&self, stream: *mut c_void) -> CallResult<()> {
         // SAFETY: as said above.
         self.answer("StreamSynchronize", unsafe { self.driver.stream_synchronize(stream) }, ())
     }
 
     /// Ends a capture and destroys the captured graph.
-    pub(super) fn end_capture(&self, stream: *mut c_void) -> Answer<()> {
+    pub(super) fn end_capture(&self, stream: *mut c_void) -> CallResult<()> {
         let mut graph = std::ptr::null_mut();
         // SAFETY: as said above.
         let code = unsafe { self.driver.end_capture(stream, &raw mut graph) };

@@ -2,7 +2,7 @@
 //!
 //! Destructors ignore the driver's result: a rule about releasing makes the call itself.
 
-use super::{Answer, Lab};
+use super::{CallResult, Lab};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -127,7 +127,7 @@ impl Stream<'_> {
         self.lab.is_busy(self.raw)
     }
 
-    pub(in crate::driver) fn wait(&self) -> Answer<()> {
+    pub(in crate::driver) fn wait(&self) -> CallResult<()> {
         self.lab.wait(self.raw)
     }
 }
@@ -145,7 +145,7 @@ pub(in crate::driver) struct Capture<'a> {
 
 impl Capture<'_> {
     /// Ends the capture. Returns an error if a call has invalidated it.
-    pub(in crate::driver) fn end(mut self) -> Answer<()> {
+    pub(in crate::driver) fn end(mut self) -> CallResult<()> {
         self.stream.take().map_or(Ok(()), |stream| stream.lab.end_capture(stream.raw))
     }
 }

@@ -30,7 +30,7 @@ impl fmt::Display for Refusal {
 }
 
 /// The result of a call.
-pub(super) type Answer<T> = Result<T, Refusal>;
+pub(super) type CallResult<T> = Result<T, Refusal>;
 
 /// A loaded driver and the chosen device.
 pub(super) struct Lab {
@@ -66,7 +66,7 @@ impl Lab {
     }
 
     /// Fills and copies once, so that memory that drivers allocate at first use does not count as a rule's.
-    fn warm_up(&self) -> Answer<()> {
+    fn warm_up(&self) -> CallResult<()> {
         let plain = self.allocate(self.unit);
         self.set(plain.address, 1, self.unit)?;
         self.write(plain.address, &[2; 64])?;
@@ -159,7 +159,7 @@ impl Lab {
     }
 
     /// Returns the result of a call that every program makes. If the driver refuses it, the rule fails.
-    pub(super) fn must<T>(&self, answer: Answer<T>) -> T {
+    pub(super) fn must<T>(&self, answer: CallResult<T>) -> T {
         answer.unwrap_or_else(|refusal| panic!("the rule's setup was refused: {refusal}"))
     }
 

@@ -1,7 +1,7 @@
 //! Virtual memory and device work: which calls wait for work, and which calls are allowed while a stream captures.
 
 use super::rules;
-use crate::driver::lab::{Answer, Lab, Mapping, Memory, Plain, Reserved, Stream};
+use crate::driver::lab::{CallResult, Lab, Mapping, Memory, Plain, Reserved, Stream};
 use crate::driver::seen::Seen;
 use crate::subject::skip;
 use gpu_vmm_core::Vendor;
@@ -95,7 +95,7 @@ struct Life<'a> {
 
 impl<'a> Life<'a> {
     /// Reserves, creates, maps, sets access and unmaps. Returns the access that was read back in between.
-    fn live(&mut self, lab: &'a Lab) -> Answer<i32> {
+    fn live(&mut self, lab: &'a Lab) -> CallResult<i32> {
         let at = self.reserved.insert(lab.reserve(lab.unit, 0, 0, 0)?).base;
         let memory = self.memory.insert(lab.create(lab.unit, &lab.prop(), 0)?);
         lab.map_raw(at, memory.size, 0, memory.handle, 0)?;

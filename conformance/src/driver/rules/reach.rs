@@ -42,7 +42,7 @@ fn with_access<T>(
     seen: &mut Seen,
     flags: i32,
     what: &str,
-    work: impl FnOnce(&Mapping<'_>) -> crate::driver::lab::Answer<T>,
+    work: impl FnOnce(&Mapping<'_>) -> crate::driver::lab::CallResult<T>,
 ) {
     let (reserved, memory) = (lab.addresses(1), lab.memory(1));
     let mapping = lab.map_rw(reserved.base, &memory);

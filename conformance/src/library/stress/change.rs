@@ -1,7 +1,7 @@
 //! The steps that change a region.
 
 use super::free::Checked;
-use super::model::{Answer, Placed, Range};
+use super::model::{ExpectedResult, Placed, Range};
 use super::run::{Run, Slot, Watched};
 use super::step::{InGranule, Size, Step};
 use crate::subject::RW;
@@ -118,7 +118,7 @@ impl<B: TestKit> Run<'_, B> {
         }
     }
 
-    fn whole(&self, range: &Range, offset: u64, length: u64) -> Answer {
+    fn whole(&self, range: &Range, offset: u64, length: u64) -> ExpectedResult {
         self.model.part(range, offset, length)?;
         self.model.whole(range, offset, length)
     }

@@ -7,7 +7,7 @@ use gpu_vmm_testkit::pattern_word;
 use std::collections::BTreeMap;
 
 /// Success, or the name of the expected kind of error.
-pub(super) type Answer = Result<(), &'static str>;
+pub(super) type ExpectedResult = Result<(), &'static str>;
 
 const WORD: u64 = size_of::<u64>() as u64;
 
@@ -55,7 +55,7 @@ impl Content {
 
 /// A piece of physical memory.
 #[derive(Clone, Debug)]
-pub(super) struct Piece {
+pub(super) struct ModelMemory {
     /// The index of its device in the list of devices.
     pub(super) device: usize,
     contents: Vec<Content>,
@@ -83,7 +83,7 @@ pub(super) struct Range {
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     pub(super) granule: u64,
-    pieces: Vec<Piece>,
+    pieces: Vec<ModelMemory>,
 }
 
 /// One granule as the model knows it.
@@ -117,11 +117,11 @@ impl Model {
 
     pub(super) fn create(&mut self, device: usize, size: u64) -> usize {
         let contents = vec![Content::default(); (size / self.granule) as usize];
-        self.pieces.push(Piece { device, contents });
+        self.pieces.push(ModelMemory { device, contents });
         self.pieces.len() - 1
     }
 
-    pub(super) fn piece(&self, piece: usize) -> &Piece {
+    pub(super) fn piece(&self, piece: usize) -> &ModelMemory {
         &self.pieces[piece]
     }
 
@@ -171,13 +171,13 @@ impl Model {
     }
 
     /// The expected result for a part that is mapped, unmapped or protected.
-    pub(super) fn part(&self, range: &Range, offset: u64, length: u64) -> Answer {
+    pub(super) fn part(&self, range: &Range, offset: u64, length: u64) -> ExpectedResult {
         self.inside(range, offset, length)?;
         let aligned = offset.is_multiple_of(self.granule) && length.is_multiple_of(self.granule);
         if aligned { Ok(()) } else { Err("Unaligned") }
     }
 
-    pub(super) fn inside(&self, range: &Range, offset: u64, length: u64) -> Answer {
+    pub(super) fn inside(&self, range: &Range, offset: u64, length: u64) -> ExpectedResult {
         match offset + length {
             _ if length == 0 => Err("ZeroSize"),
             end if end > range.reserved() => Err("OutOfRange"),
@@ -185,7 +185,7 @@ impl Model {
         }
     }
 
-    pub(super) fn free(&self, range: &Range, offset: u64, length: u64) -> Answer {
+    pub(super) fn free(&self, range: &Range, offset: u64, length: u64) -> ExpectedResult {
         if self.touching(range, offset, length).next().is_some() {
             return Err("AlreadyMapped");
         }
@@ -193,12 +193,12 @@ impl Model {
     }
 
     /// Whether a part is inside of one reservation.
-    pub(super) fn in_one(range: &Range, offset: u64, length: u64) -> Answer {
+    pub(super) fn in_one(range: &Range, offset: u64, length: u64) -> ExpectedResult {
         let crosses = range.borders().any(|border| offset < border && border < offset + length);
         if crosses { Err("CrossesReservation") } else { Ok(()) }
     }
 
-    pub(super) fn mapped(&self, range: &Range, offset: u64, length: u64) -> Answer {
+    pub(super) fn mapped(&self, range: &Range, offset: u64, length: u64) -> ExpectedResult {
         let mut next = offset;
         for (start, placed) in self.touching(range, offset, length) {
             if start > next {
@@ -209,7 +209,7 @@ impl Model {
         if next >= offset + length { Ok(()) } else { Err("NotMapped") }
     }
 
-    pub(super) fn whole(&self, range: &Range, offset: u64, length: u64) -> Answer {
+    pub(super) fn whole(&self, range: &Range, offset: u64, length: u64) -> ExpectedResult {
         self.mapped(range, offset, length)?;
         let end = offset + length;
         let cut = self
@@ -226,7 +226,7 @@ impl Model {
         length: u64,
         device: Option<usize>,
         need: Access,
-    ) -> Answer {
+    ) -> ExpectedResult {
         self.inside(range, offset, length)?;
         self.mapped(range, offset, length)?;
         let denied = self.touching(range, offset, length).any(|(_, placed)| {

@@ -1,7 +1,7 @@
 //! Runs a program against the library and the model at once, and records it as Rust.
 
 use super::free::{Checked, FREE, steady};
-use super::model::{Answer, Model, Placed, Range};
+use super::model::{ExpectedResult, Model, Placed, Range};
 use super::step::{MEMORIES, REGIONS, Spot, Step};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{
@@ -114,7 +114,12 @@ impl<B: TestKit> Run<'_, B> {
     }
 
     /// Compares a result with the expected one, and records the call.
-    pub(super) fn answered<T>(&mut self, call: &str, right: Answer, came: Result<T>) -> Checked<Option<T>> {
+    pub(super) fn answered<T>(
+        &mut self,
+        call: &str,
+        right: ExpectedResult,
+        came: Result<T>,
+    ) -> Checked<Option<T>> {
         let kind = |error: &Error| {
             let text = format!("{:?}", error.detail());
             text.split([' ', '{', '(']).next().unwrap_or_default().to_owned()

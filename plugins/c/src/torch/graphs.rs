@@ -9,7 +9,7 @@
 
 use super::free_blocks::FreeBlocks;
 use crate::pool::Pool;
-use crate::status::Answer;
+use crate::status::CallResult;
 use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
 use gpu_vmm::{Address, AnyBackend, Bytes, Stream, WaitFor};
@@ -108,7 +108,7 @@ impl Graphs {
     }
 
     /// Releases one capture of an identifier. With its last capture, its freed blocks return to the pool.
-    pub(super) fn release(&self, id: MempoolId) -> Answer {
+    pub(super) fn release(&self, id: MempoolId) -> CallResult {
         if !self.is_used() {
             return Ok(());
         }
@@ -130,7 +130,7 @@ impl Graphs {
 
     /// Waits for the device and returns blocks without an owner to the pool. While a capture is in progress, it does nothing,
     /// because waiting would invalidate the capture; a later call returns the blocks.
-    pub(super) fn clear(&self) -> Answer {
+    pub(super) fn clear(&self) -> CallResult {
         if !self.is_used() || self.is_begun() {
             return Ok(());
         }
@@ -153,7 +153,7 @@ impl Graphs {
         size: Bytes,
         alignment: Bytes,
         stream: Stream<'static>,
-    ) -> Answer<Option<Address>> {
+    ) -> CallResult<Option<Address>> {
         if !self.is_begun() {
             return Ok(None);
         }
@@ -176,7 +176,7 @@ impl Graphs {
     }
 
     /// Frees a block of [`Graphs::alloc`]. Returns false for other addresses.
-    pub(super) fn free(&self, address: Address) -> Answer<bool> {
+    pub(super) fn free(&self, address: Address) -> CallResult<bool> {
         if !self.is_used() {
             return Ok(false);
         }
@@ -193,7 +193,7 @@ impl Graphs {
     }
 
     /// Records a use on another stream for a block of [`Graphs::alloc`]. Returns false for other addresses.
-    pub(super) fn record_use(&self, address: Address, stream: Stream<'static>) -> Answer<bool> {
+    pub(super) fn record_use(&self, address: Address, stream: Stream<'static>) -> CallResult<bool> {
         if !self.is_used() {
             return Ok(false);
         }

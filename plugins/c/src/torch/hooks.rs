@@ -4,7 +4,7 @@ use super::graphs::MempoolId;
 use super::process::{ALIGNMENT, Device, alloc_tagged, device, devices};
 use super::throw::throw;
 use crate::call::{run, status};
-use crate::status::{Answer, Failure};
+use crate::status::{CallResult, Failure};
 use gpu_vmm::pool::PoolError;
 use gpu_vmm::{Address, Bytes, Error, Operation, Stream, SyncCalls};
 use std::ffi::{c_int, c_void};
@@ -34,7 +34,7 @@ pub unsafe extern "C-unwind" fn gpu_vmm_torch_alloc(
 }
 
 /// Allocates for the graph that the stream captures. Returns `None` if the stream captures none.
-fn captured(device: &Device, size: isize, stream: Stream<'static>) -> Answer<Option<*mut c_void>> {
+fn captured(device: &Device, size: isize, stream: Stream<'static>) -> CallResult<Option<*mut c_void>> {
     if size <= 0 || !device.graphs.is_begun() || !device.pool.backend.is_capturing(stream)? {
         return Ok(None);
     }
@@ -117,7 +117,7 @@ pub extern "C" fn gpu_vmm_torch_release_pool(number: c_int, id: MempoolId) {
     of_device(number, |device| device.graphs.release(id));
 }
 
-fn of_device(number: c_int, work: impl FnOnce(&Device) -> Answer) {
+fn of_device(number: c_int, work: impl FnOnce(&Device) -> CallResult) {
     // PyTorch takes no status; the text stays the thread's last error.
     let _ = status(|| work(device(number)?));
 }

@@ -11,7 +11,7 @@ use super::graphs::MempoolId;
 use super::table::{self, Entry, GPU_VMM_TORCH_FREE, GPU_VMM_TORCH_PENDING, TorchBlock};
 use crate::handles::{Kind, Object};
 use crate::pool::Pool;
-use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND};
+use crate::status::{CallResult, Failure, GPU_VMM_NOT_FOUND};
 use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
 use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, Stream, SyncCalls, WaitFor};
@@ -78,19 +78,19 @@ impl PrivatePools {
         Self { pool, device, process: Process::current(), books: Mutex::default() }
     }
 
-    fn books(&self) -> Answer<MutexGuard<'_, Books>> {
+    fn books(&self) -> CallResult<MutexGuard<'_, Books>> {
         self.process.check(gpu_vmm::Operation::Allocate)?;
         Ok(self.books.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Creates a pool, or adds a user.
-    pub(super) fn acquire(&self, id: MempoolId) -> Answer {
+    pub(super) fn acquire(&self, id: MempoolId) -> CallResult {
         self.books()?.pools.entry(id).or_default().uses += 1;
         Ok(())
     }
 
     /// Notes that requests are diverted to a pool from now on. `stream` may capture until the end.
-    pub(super) fn begin(&self, id: MempoolId, stream: Stream<'static>) -> Answer {
+    pub(super) fn begin(&self, id: MempoolId, stream: Stream<'static>) -> CallResult {
         let mut books = self.books()?;
         books.get(id)?;
         books.begun.push((id, stream));
@@ -99,7 +99,7 @@ impl PrivatePools {
     }
 
     /// Notes that requests are no longer diverted to a pool.
-    pub(super) fn end(&self, id: MempoolId) -> Answer {
+    pub(super) fn end(&self, id: MempoolId) -> CallResult {
         let mut books = self.books()?;
         if let Some(place) = books.begun.iter().rposition(|(begun, _)| *begun == id) {
             let (_, stream) = books.begun.remove(place);
@@ -109,7 +109,7 @@ impl PrivatePools {
     }
 
     /// Removes a user. With the last one the pool ends: its free blocks return to the general pool.
-    pub(super) fn release(&self, id: MempoolId) -> Answer {
+    pub(super) fn release(&self, id: MempoolId) -> CallResult {
         let mut books = self.books()?;
         let private = books.get(id)?;
         private.uses = private.uses.saturating_sub(1);
@@ -131,22 +131,22 @@ impl PrivatePools {
     }
 
     /// Returns how much memory pools that have ended returned to the general pool since the last call.
-    pub(super) fn take_ended(&self) -> Answer<Bytes> {
+    pub(super) fn take_ended(&self) -> CallResult<Bytes> {
         Ok(std::mem::take(&mut self.books()?.ended))
     }
 
     /// Returns the number of a pool's users; 0 if there is no such pool.
-    pub(super) fn uses(&self, id: MempoolId) -> Answer<usize> {
+    pub(super) fn uses(&self, id: MempoolId) -> CallResult<usize> {
         Ok(self.books()?.pools.get(&id).map_or(0, |private| private.uses))
     }
 
-    pub(super) fn set_on_oom(&self, id: MempoolId, on_oom: bool) -> Answer {
+    pub(super) fn set_on_oom(&self, id: MempoolId, on_oom: bool) -> CallResult {
         self.books()?.get(id)?.on_oom = on_oom;
         Ok(())
     }
 
     /// Gives memory that a pool allocates from now on a tag of its own.
-    pub(super) fn set_tag(&self, id: MempoolId, tag: &str) -> Answer {
+    pub(super) fn set_tag(&self, id: MempoolId, tag: &str) -> CallResult {
         let tagged = self.pool.tagged(tag)?;
         self.books()?.get(id)?.tagged = Some(tagged);
         Ok(())
@@ -159,7 +159,7 @@ impl PrivatePools {
         size: Bytes,
         alignment: Bytes,
         stream: Stream<'static>,
-    ) -> Answer<TorchBlock> {
+    ) -> CallResult<TorchBlock> {
         // Asked before the lock is taken. A stream that cannot be asked may capture.
         let captures = !stream.is_default() && self.pool.backend.is_capturing(stream).unwrap_or(true);
         let mut books = self.books()?;
@@ -187,7 +187,7 @@ impl PrivatePools {
         id: MempoolId,
         size: Bytes,
         stream: Stream<'static>,
-    ) -> Answer<Option<Block<AnyBackend>>> {
+    ) -> CallResult<Option<Block<AnyBackend>>> {
         let mut books = self.books()?;
         let private = books.get(id)?;
         private.collect(&self.pool)?;
@@ -195,7 +195,7 @@ impl PrivatePools {
     }
 
     /// Makes a block one of the pool's live ones.
-    fn insert(&self, block: Block<AnyBackend>, size: Bytes, id: MempoolId) -> Answer<TorchBlock> {
+    fn insert(&self, block: Block<AnyBackend>, size: Bytes, id: MempoolId) -> CallResult<TorchBlock> {
         let mut entry = Entry::new(block, self.device);
         entry.set_private(id, size.0);
         let seen = TorchBlock::of(&entry);
@@ -204,7 +204,7 @@ impl PrivatePools {
     }
 
     /// Takes a free block for a request that no other memory can serve, from the pools that allow it.
-    pub(super) fn alloc_spare(&self, size: Bytes, stream: Stream<'static>) -> Answer<Option<TorchBlock>> {
+    pub(super) fn alloc_spare(&self, size: Bytes, stream: Stream<'static>) -> CallResult<Option<TorchBlock>> {
         let mut books = self.books()?;
         let mut of_pools = books.pools.iter_mut().filter(|(_, private)| private.on_oom);
         let found = of_pools.find_map(|(id, private)| {
@@ -216,7 +216,7 @@ impl PrivatePools {
     }
 
     /// Frees a block of a private pool.
-    pub(super) fn free(&self, entry: Entry, id: MempoolId) -> Answer {
+    pub(super) fn free(&self, entry: Entry, id: MempoolId) -> CallResult {
         let (block, ended) = end_uses(entry);
         let mut books = self.books()?;
         match books.pools.get_mut(&id).filter(|_| ended.is_ok()) {
@@ -228,7 +228,7 @@ impl PrivatePools {
     }
 
     /// Frees a block of the general pool after the work on other streams that uses it.
-    pub(super) fn free_after(&self, entry: Entry) -> Answer {
+    pub(super) fn free_after(&self, entry: Entry) -> CallResult {
         let (block, ended) = end_uses(entry);
         if ended.is_err() {
             // As above.
@@ -239,7 +239,7 @@ impl PrivatePools {
 
     /// Returns blocks without a pool to the general pool, after a wait for the device. Returns true if there were some. While
     /// requests are diverted it does nothing: waiting would invalidate a capture.
-    pub(super) fn clear(&self) -> Answer<bool> {
+    pub(super) fn clear(&self) -> CallResult<bool> {
         let mut books = self.books()?;
         if !books.begun.is_empty() || books.gone.is_empty() {
             return Ok(false);
@@ -260,7 +260,7 @@ impl PrivatePools {
     }
 
     /// Records which blocks of a pool are live.
-    pub(super) fn checkpoint(&self, id: MempoolId) -> Answer<Checkpoint> {
+    pub(super) fn checkpoint(&self, id: MempoolId) -> CallResult<Checkpoint> {
         self.books()?.get(id)?;
         Ok(Checkpoint { id, blocks: self.live(id) })
     }
@@ -272,7 +272,7 @@ impl PrivatePools {
 
     /// Restores a checkpoint: exactly its blocks are live then. Returns the blocks that were live before. Waits, without the lock, if
     /// other streams still use a block that becomes live.
-    pub(super) fn restore(&self, checkpoint: &Checkpoint) -> Answer<BTreeMap<Address, TorchBlock>> {
+    pub(super) fn restore(&self, checkpoint: &Checkpoint) -> CallResult<BTreeMap<Address, TorchBlock>> {
         let Checkpoint { id, blocks } = checkpoint;
         let mut books = self.books()?;
         books.get(*id)?.collect(&self.pool)?;
@@ -326,7 +326,7 @@ impl PrivatePools {
     }
 
     /// Returns every block that is kept but not live.
-    pub(super) fn kept(&self) -> Answer<Vec<TorchBlock>> {
+    pub(super) fn kept(&self) -> CallResult<Vec<TorchBlock>> {
         let books = self.books()?;
         let seen = |block: &Block<AnyBackend>, pool: MempoolId, state: u32| TorchBlock {
             stream: block.stream().as_raw(),
@@ -345,11 +345,11 @@ impl PrivatePools {
 }
 
 impl Books {
-    fn get(&mut self, id: MempoolId) -> Answer<&mut Private> {
+    fn get(&mut self, id: MempoolId) -> CallResult<&mut Private> {
         Self::find(&mut self.pools, id)
     }
 
-    fn find(pools: &mut HashMap<MempoolId, Private>, id: MempoolId) -> Answer<&mut Private> {
+    fn find(pools: &mut HashMap<MempoolId, Private>, id: MempoolId) -> CallResult<&mut Private> {
         let missing = || {
             Failure::new(GPU_VMM_NOT_FOUND, format!("private pool: there is none with the identifier {id:?}"))
         };
@@ -364,7 +364,7 @@ impl Private {
     }
 
     /// Makes the blocks free that no work on other streams uses any more.
-    fn collect(&mut self, pool: &Pool) -> Answer {
+    fn collect(&mut self, pool: &Pool) -> CallResult {
         if !self.waiting.is_empty() {
             let idle = pool.blocks.take_idle(&mut self.waiting)?;
             idle.into_iter().for_each(|block| self.free.keep(block));
@@ -374,7 +374,7 @@ impl Private {
 }
 
 /// Ends the uses of a freed block on other streams, of which the pool learns now. Returns the block also after an error.
-fn end_uses(entry: Entry) -> (Block<AnyBackend>, Answer) {
+fn end_uses(entry: Entry) -> (Block<AnyBackend>, CallResult) {
     let streams = entry.streams().to_vec();
     let mut block = entry.block;
     let recorded = streams.into_iter().try_for_each(|stream| block.record_use(stream));

@@ -6,7 +6,7 @@ use super::table::DEVICES;
 use crate::backend::open;
 use crate::call::status;
 use crate::pool::{Pool, PoolOptions};
-use crate::status::{Answer, Failure, GPU_VMM_BUSY, Status};
+use crate::status::{CallResult, Failure, GPU_VMM_BUSY, Status};
 use crate::texts::{clear, give_box, optional};
 use gpu_vmm::extend::Lock;
 use gpu_vmm::pool::Block;
@@ -55,7 +55,7 @@ struct Wanted {
 }
 
 /// Locks the configuration. Returns an error in a forked child: a thread of the parent may have been opening the backend.
-fn wanted() -> Answer<MutexGuard<'static, Wanted>> {
+fn wanted() -> CallResult<MutexGuard<'static, Wanted>> {
     let none = || Lock::new(Wanted { backend: None, options: PoolOptions::DEFAULT });
     Ok(WANTED.get_or_init(none).lock(Operation::Open)?)
 }
@@ -69,7 +69,7 @@ thread_local! {
 static TAGGED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the process's state, which the first call creates.
-fn process() -> Answer<&'static Process> {
+fn process() -> CallResult<&'static Process> {
     if let Some(process) = PROCESS.get() {
         return Ok(process);
     }
@@ -94,18 +94,18 @@ pub(super) fn used(number: c_int) -> Option<&'static Device> {
 }
 
 /// Returns the backend of PyTorch's pools.
-pub(super) fn backend() -> Answer<&'static AnyBackend> {
+pub(super) fn backend() -> CallResult<&'static AnyBackend> {
     Ok(&process()?.backend)
 }
 
 /// Returns the limit that gpu_vmm_torch_configure has set.
-pub(super) fn limit() -> Answer<Option<u64>> {
+pub(super) fn limit() -> CallResult<Option<u64>> {
     Ok(Some(process()?.options.budget).filter(|budget| *budget > 0))
 }
 
 /// Returns a device, whose pool the first call creates.
 #[inline]
-pub(super) fn device(number: c_int) -> Answer<&'static Device> {
+pub(super) fn device(number: c_int) -> CallResult<&'static Device> {
     match used(number) {
         Some(device) => Ok(device),
         None => make_device(number),
@@ -113,7 +113,7 @@ pub(super) fn device(number: c_int) -> Answer<&'static Device> {
 }
 
 #[cold]
-fn make_device(number: c_int) -> Answer<&'static Device> {
+fn make_device(number: c_int) -> CallResult<&'static Device> {
     let process = process()?;
     let place = usize::try_from(number).ok().and_then(|number| process.devices.get(number));
     let place = place.ok_or_else(|| Failure::invalid(format!("allocate: there is no device {number}")))?;
@@ -141,7 +141,7 @@ impl Device {
         tag: Option<&str>,
         size: isize,
         stream: Stream<'static>,
-    ) -> Answer<*mut c_void> {
+    ) -> CallResult<*mut c_void> {
         if size == 0 {
             return Ok(std::ptr::null_mut());
         }
@@ -153,7 +153,12 @@ impl Device {
     }
 
     /// Allocates a block under a tag.
-    fn block(&self, tag: Option<&str>, size: Bytes, stream: Stream<'static>) -> Answer<Block<AnyBackend>> {
+    fn block(
+        &self,
+        tag: Option<&str>,
+        size: Bytes,
+        stream: Stream<'static>,
+    ) -> CallResult<Block<AnyBackend>> {
         let own = &self.pool.blocks;
         Ok(match tag {
             Some(tag) => own.tagged(tag)?.request(size).alignment(ALIGNMENT).stream(stream).alloc()?,
@@ -162,7 +167,7 @@ impl Device {
     }
 
     /// Frees a block of [`Device::alloc`].
-    pub(super) fn free(&self, block: *mut c_void) -> Answer {
+    pub(super) fn free(&self, block: *mut c_void) -> CallResult {
         if block.is_null() {
             return Ok(());
         }
@@ -171,7 +176,7 @@ impl Device {
 }
 
 /// Allocates under this thread's tag.
-pub(super) fn alloc_tagged(device: &Device, size: isize, stream: Stream<'static>) -> Answer<*mut c_void> {
+pub(super) fn alloc_tagged(device: &Device, size: isize, stream: Stream<'static>) -> CallResult<*mut c_void> {
     if TAGGED.load(Ordering::Relaxed) {
         return with_tag(|tag| device.alloc(tag, size, stream));
     }
@@ -184,7 +189,7 @@ pub(super) fn block_tagged(
     device: &Device,
     size: Bytes,
     stream: Stream<'static>,
-) -> Answer<Block<AnyBackend>> {
+) -> CallResult<Block<AnyBackend>> {
     if TAGGED.load(Ordering::Relaxed) {
         return with_tag(|tag| device.block(tag, size, stream));
     }

@@ -5,7 +5,7 @@
 
 use super::process::device;
 use crate::call::{run, status};
-use crate::status::{Answer, Failure, Status, keep};
+use crate::status::{CallResult, Failure, Status, keep};
 use crate::texts::{check_place, clear, give, required};
 use gpu_vmm::Stream;
 use std::ffi::{c_char, c_int, c_void};
@@ -54,7 +54,7 @@ macro_rules! slots {
 static ALLOCS: [Alloc; SLOTS] = slots!(0 1 2 3 4 5 6 7);
 
 /// Returns the slot of a tag, which gets the next one if it has none.
-fn slot(tag: &str) -> Answer<usize> {
+fn slot(tag: &str) -> CallResult<usize> {
     TAGS.iter().position(|place| **place.get_or_init(|| tag.into()) == *tag).ok_or_else(|| {
         Failure::invalid(format!("functions for the tag {tag:?}: the limit of {SLOTS} tags is reached"))
     })

@@ -136,15 +136,15 @@ mod tests {
 
     /// Memory at an address that no test accesses.
     #[derive(Debug)]
-    struct Piece(NonNull<u8>, Bytes);
+    struct FakePinned(NonNull<u8>, Bytes);
 
     // SAFETY: the tests access no byte of it.
-    unsafe impl Send for Piece {}
+    unsafe impl Send for FakePinned {}
     // SAFETY: as above.
-    unsafe impl Sync for Piece {}
+    unsafe impl Sync for FakePinned {}
 
     // SAFETY: the tests access no byte of it.
-    unsafe impl Pinned for Piece {
+    unsafe impl Pinned for FakePinned {
         fn start(&self) -> NonNull<u8> {
             self.0
         }
@@ -157,7 +157,7 @@ mod tests {
     fn arena(sizes: &[u64]) -> Arc<PinnedArena> {
         let piece = |(number, size): (usize, &u64)| {
             let start = std::ptr::without_provenance_mut((number + 1) * 1000);
-            Box::new(Piece(NonNull::new(start).unwrap(), Bytes(*size))) as Box<dyn Pinned>
+            Box::new(FakePinned(NonNull::new(start).unwrap(), Bytes(*size))) as Box<dyn Pinned>
         };
         let pieces = sizes.iter().enumerate().map(piece).collect();
         let whole =

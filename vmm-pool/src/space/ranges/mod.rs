@@ -19,7 +19,7 @@ mod lists;
 mod tests;
 
 use super::bins::{Bins, NONE, UNIT};
-use crate::stream_order::{CLEAN, StreamIndex, Turn};
+use crate::stream_order::{CLEAN, FreeAfter, StreamIndex};
 
 /// A range's number.
 pub(crate) type RangeIndex = u32;
@@ -30,7 +30,7 @@ pub(super) struct Range {
     pub(super) offset: u64,
     pub(super) size: u64,
     /// The work after which every stream may use a free range. The stream of a taken range is the one that owns it.
-    pub(super) turn: Turn,
+    pub(super) free_after: FreeAfter,
     /// The neighbours in the space.
     before: RangeIndex,
     behind: RangeIndex,
@@ -66,7 +66,7 @@ impl Range {
 
     #[inline]
     pub(super) fn stream(&self) -> StreamIndex {
-        self.turn.stream()
+        self.free_after.stream()
     }
 
     #[inline]
@@ -129,7 +129,7 @@ impl Ranges {
         let all = Range {
             offset: 0,
             size,
-            turn: Turn::FREE,
+            free_after: FreeAfter::FREE,
             before: NONE,
             behind: NONE,
             back: NONE,
@@ -228,7 +228,7 @@ impl Ranges {
             None => self.take_part(from, offset, end),
         };
         let at = self.at(taken);
-        (at.state, at.turn) = (RangeState::Taken, Turn::new(stream, 0));
+        (at.state, at.free_after) = (RangeState::Taken, FreeAfter::new(stream, 0));
         taken
     }
 
@@ -282,31 +282,31 @@ impl Ranges {
 
     /// Notes that the stream of a taken range has another number now.
     pub(super) fn set_stream(&mut self, range: RangeIndex, stream: StreamIndex) {
-        self.at(range).turn = Turn::new(stream, 0);
+        self.at(range).free_after = FreeAfter::new(stream, 0);
     }
 
-    /// Frees a taken range after the work of `turn`, and joins it with its free neighbours. `covered` is the moment up to which
+    /// Frees a taken range after the work of `free_after`, and joins it with its free neighbours. `covered` is the moment up to which
     /// events cover the frees on its stream.
     #[inline]
-    pub(super) fn give(&mut self, range: RangeIndex, turn: Turn, covered: u64) -> Joined {
+    pub(super) fn give(&mut self, range: RangeIndex, free_after: FreeAfter, covered: u64) -> Joined {
         // In the order of the list: a later moment is never wrong.
-        let newest = self.set(turn.stream()).and_then(|set| self.list.get(set.newest as usize));
-        let turn = newest.map_or(turn, |newest| turn.later(newest.turn));
+        let newest = self.set(free_after.stream()).and_then(|set| self.list.get(set.newest as usize));
+        let free_after = newest.map_or(free_after, |newest| free_after.later(newest.free_after));
         self.unlist_around(range);
         let at = self.at(range);
-        (at.state, at.turn) = (RangeState::Free, turn);
+        (at.state, at.free_after) = (RangeState::Free, free_after);
         self.join_neighbours(range, covered)
     }
 
     /// Returns the next waiting range whose work is done, as its offset and size, and makes it ready.
-    pub(super) fn next_done(&mut self, done: impl Fn(Turn) -> bool) -> Option<(u64, u64)> {
+    pub(super) fn next_done(&mut self, done: impl Fn(FreeAfter) -> bool) -> Option<(u64, u64)> {
         let oldest = |stream: &StreamIndex| self.set(*stream).map_or(NONE, |set| set.oldest);
-        let is_done = |range: &RangeIndex| *range != NONE && done(self.get(*range).turn);
+        let is_done = |range: &RangeIndex| *range != NONE && done(self.get(*range).free_after);
         let range = self.waited_for.iter().map(oldest).find(is_done)?;
         self.unlist_around(range);
         self.unlink(range);
         let Range { offset, size, .. } = *self.get(range);
-        self.at(range).turn = Turn::FREE;
+        self.at(range).free_after = FreeAfter::FREE;
         self.join_neighbours(range, 0);
         Some((offset, size))
     }
@@ -315,29 +315,29 @@ impl Ranges {
     fn join_neighbours(&mut self, range: RangeIndex, covered: u64) -> Joined {
         let mut joined = Joined::default();
         let mut range = range;
-        let Range { before, behind, turn, .. } = *self.get(range);
-        if before != NONE && self.is_joined(before, turn, covered) {
+        let Range { before, behind, free_after, .. } = *self.get(range);
+        if before != NONE && self.is_joined(before, free_after, covered) {
             joined.before = self.get(before).waits().then_some(self.get(range).offset);
             self.unlink(before);
             self.join(before, range);
             range = before;
         }
-        if behind != NONE && self.is_joined(behind, turn, covered) {
+        if behind != NONE && self.is_joined(behind, free_after, covered) {
             joined.behind = self.get(behind).waits().then_some(self.get(behind).offset);
             self.unlink(behind);
             self.join(range, behind);
         }
-        self.at(range).turn = turn;
+        self.at(range).free_after = free_after;
         self.link_newest(range);
         self.list_around(range);
         joined
     }
 
-    /// Returns true if a free range that waits for `turn`, or is ready, is joined with this neighbour.
-    fn is_joined(&self, neighbour: RangeIndex, turn: Turn, covered: u64) -> bool {
+    /// Returns true if a free range that waits for `free_after`, or is ready, is joined with this neighbour.
+    fn is_joined(&self, neighbour: RangeIndex, free_after: FreeAfter, covered: u64) -> bool {
         let other = self.get(neighbour);
-        let is_open = turn.stream() == CLEAN || other.turn.moment() > covered;
-        other.is_free() && other.stream() == turn.stream() && is_open
+        let is_open = free_after.stream() == CLEAN || other.free_after.moment() > covered;
+        other.is_free() && other.stream() == free_after.stream() && is_open
     }
 
     /// Cuts a free range that is in no bin. Returns the number of the part from `offset` on.

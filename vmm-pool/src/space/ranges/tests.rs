@@ -9,13 +9,13 @@ const SIZE: u64 = 4096;
 struct Known {
     offset: u64,
     size: u64,
-    turn: Turn,
+    free_after: FreeAfter,
     taken: Option<RangeIndex>,
 }
 
 impl Known {
     fn serves(&self, stream: StreamIndex) -> bool {
-        self.taken.is_none() && [CLEAN, stream].contains(&self.turn.stream())
+        self.taken.is_none() && [CLEAN, stream].contains(&self.free_after.stream())
     }
 }
 
@@ -33,11 +33,11 @@ impl Simple {
     /// Joins the neighbours of a range, which has just become free or ready.
     fn join(&mut self, index: usize) {
         let covered = self.covered;
-        let turn = self.all[index].turn;
+        let free_after = self.all[index].free_after;
         let joins = |other: &Known| {
-            let stream = turn.stream();
-            let is_open = stream == CLEAN || other.turn.moment() > covered[usize::from(stream)];
-            other.taken.is_none() && other.turn.stream() == stream && is_open
+            let stream = free_after.stream();
+            let is_open = stream == CLEAN || other.free_after.moment() > covered[usize::from(stream)];
+            other.taken.is_none() && other.free_after.stream() == stream && is_open
         };
         let mut index = index;
         if index > 0 && joins(&self.all[index - 1]) {
@@ -49,17 +49,17 @@ impl Simple {
             self.all[index].size += self.all[index + 1].size;
             self.all.remove(index + 1);
         }
-        self.all[index].turn = turn;
+        self.all[index].free_after = free_after;
     }
 
     fn settle(&mut self) {
         let done = self.done;
         let is_done = |one: &Known| {
-            let stream = one.turn.stream();
-            one.taken.is_none() && stream != CLEAN && one.turn.moment() <= done[usize::from(stream)]
+            let stream = one.free_after.stream();
+            one.taken.is_none() && stream != CLEAN && one.free_after.moment() <= done[usize::from(stream)]
         };
         while let Some(index) = self.all.iter().position(is_done) {
-            self.all[index].turn = Turn::FREE;
+            self.all[index].free_after = FreeAfter::FREE;
             self.join(index);
         }
     }
@@ -68,10 +68,12 @@ impl Simple {
 #[track_caller]
 fn agree(ranges: &Ranges, simple: &Simple) {
     let known = &simple.all;
-    let found: Vec<_> =
-        ranges.iter().map(|one| (one.offset / UNIT, one.size / UNIT, one.turn, one.is_free())).collect();
+    let found: Vec<_> = ranges
+        .iter()
+        .map(|one| (one.offset / UNIT, one.size / UNIT, one.free_after, one.is_free()))
+        .collect();
     let expected: Vec<_> =
-        known.iter().map(|one| (one.offset, one.size, one.turn, one.taken.is_none())).collect();
+        known.iter().map(|one| (one.offset, one.size, one.free_after, one.taken.is_none())).collect();
     assert_eq!(found, expected);
     assert_eq!(
         (ranges.end(), ranges.touched()),
@@ -83,7 +85,7 @@ fn agree(ranges: &Ranges, simple: &Simple) {
     for (stream, least) in [(CLEAN, 1), (1, 3), (2, 40), (3, 70)] {
         let mut fitting: Vec<(u64, u64)> = Vec::new();
         for run in free.chunk_by(|one, other| one.serves(stream) && other.serves(stream)) {
-            let waits = |one: &&Known| one.turn.stream() != CLEAN;
+            let waits = |one: &&Known| one.free_after.stream() != CLEAN;
             let size = run.iter().map(|one| one.size).sum();
             if run[0].serves(stream) && size >= least {
                 let head = run.iter().find(waits).unwrap_or(&run[0]);
@@ -113,7 +115,7 @@ fn agree(ranges: &Ranges, simple: &Simple) {
 #[test]
 fn ranges_are_those_of_a_simple_list() {
     let mut ranges = Ranges::new(SIZE * UNIT);
-    let first = Known { offset: 0, size: SIZE, turn: Turn::FREE, taken: None };
+    let first = Known { offset: 0, size: SIZE, free_after: FreeAfter::FREE, taken: None };
     let mut simple = Simple { all: vec![first], touched: 0, covered: [0; 4], done: [0; 4] };
     let (mut now, mut state, mut runs) = (0, 7_u64, 0);
     let mut random = |below: u64| {
@@ -129,19 +131,22 @@ fn ranges_are_those_of_a_simple_list() {
             }
             simple.settle();
             let done = simple.done;
-            while ranges.next_done(|turn| turn.moment() <= done[usize::from(turn.stream())]).is_some() {}
+            while ranges
+                .next_done(|free_after| free_after.moment() <= done[usize::from(free_after.stream())])
+                .is_some()
+            {}
             ranges.drop_empty_sets();
         }
         let index = random(simple.all.len() as u64) as usize;
-        let Known { offset, size, taken, turn } = simple.all[index];
+        let Known { offset, size, taken, free_after } = simple.all[index];
         if let Some(range) = taken {
             now += 1;
-            let turn = match random(4) {
-                0 => Turn::FREE,
-                _ => Turn::new(turn.stream(), now),
+            let free_after = match random(4) {
+                0 => FreeAfter::FREE,
+                _ => FreeAfter::new(free_after.stream(), now),
             };
-            ranges.give(range, turn, simple.covered[usize::from(turn.stream())]);
-            simple.all[index] = Known { turn, taken: None, ..simple.all[index] };
+            ranges.give(range, free_after, simple.covered[usize::from(free_after.stream())]);
+            simple.all[index] = Known { free_after, taken: None, ..simple.all[index] };
             simple.join(index);
         } else if simple.all.len() < 48 && size > 0 {
             let user = 1 + random(3) as StreamIndex;
@@ -170,16 +175,16 @@ fn ranges_are_those_of_a_simple_list() {
             simple.touched = simple.touched.max(end);
             let is_last = index + count == simple.all.len();
             let left = tail.offset + tail.size - end;
-            let free = |offset, size, turn| Known { offset, size, turn, taken: None };
+            let free = |offset, size, free_after| Known { offset, size, free_after, taken: None };
             let all = [
-                (skip > 0).then(|| free(offset, skip, turn)),
+                (skip > 0).then(|| free(offset, skip, free_after)),
                 Some(Known {
                     offset: offset + skip,
                     size: part,
-                    turn: Turn::new(user, 0),
+                    free_after: FreeAfter::new(user, 0),
                     taken: Some(range),
                 }),
-                (left > 0 || is_last).then(|| free(end, left, tail.turn)),
+                (left > 0 || is_last).then(|| free(end, left, tail.free_after)),
             ];
             simple.all.splice(index..index + count, all.into_iter().flatten());
         }

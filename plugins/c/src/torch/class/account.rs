@@ -2,7 +2,7 @@
 
 use super::pools::TorchVisit;
 use crate::call::status;
-use crate::status::{Answer, Failure, Status};
+use crate::status::{CallResult, Failure, Status};
 use crate::texts::{clear, give};
 use crate::torch::amounts::{Amounts, TorchAmounts};
 use crate::torch::process::{Device, device, devices, limit, used};
@@ -50,12 +50,12 @@ impl TorchUsage {
     }
 }
 
-fn of_device(number: c_int, work: impl FnOnce(&'static Device) -> Answer) -> Status {
+fn of_device(number: c_int, work: impl FnOnce(&'static Device) -> CallResult) -> Status {
     status(|| work(device(number)?))
 }
 
 /// Returns a device, or none if nothing was allocated there.
-fn known(number: c_int) -> Answer<Option<&'static Device>> {
+fn known(number: c_int) -> CallResult<Option<&'static Device>> {
     if !(0..DEVICES as c_int).contains(&number) {
         return Err(Failure::invalid(format!("query: there is no device {number}")));
     }

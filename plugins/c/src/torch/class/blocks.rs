@@ -2,7 +2,7 @@
 
 use crate::call::status;
 use crate::status::{
-    Answer, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_OUT_OF_MEMORY,
+    CallResult, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_OUT_OF_MEMORY,
     Status,
 };
 use crate::texts::{check_place, clear, give_if_wanted};
@@ -13,7 +13,7 @@ use gpu_vmm::{Address, Bytes, Stream};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
-fn seen(address: Address) -> Answer<TorchBlock> {
+fn seen(address: Address) -> CallResult<TorchBlock> {
     table::with(address, |entry| TorchBlock::of(entry)).ok_or_else(|| missing("find", address))
 }
 
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_allocate(
 #[inline]
 unsafe fn receive(
     block: *mut TorchBlock,
-    work: impl FnOnce(&mut MaybeUninit<TorchBlock>) -> Answer,
+    work: impl FnOnce(&mut MaybeUninit<TorchBlock>) -> CallResult,
 ) -> Status {
     let status = status(|| {
         check_place("block", block)?;
@@ -79,7 +79,7 @@ fn allocate<'a>(
     size: Bytes,
     stream: Stream<'static>,
     place: &'a mut MaybeUninit<TorchBlock>,
-) -> Answer<&'a mut TorchBlock> {
+) -> CallResult<&'a mut TorchBlock> {
     let entry = Entry::new(block_tagged(device, size, stream)?, number);
     let seen = place.write(TorchBlock::of(&entry));
     table::insert(entry)?;

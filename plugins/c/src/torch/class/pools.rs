@@ -1,7 +1,7 @@
 //! Private pools and their checkpoints.
 
 use crate::call::status;
-use crate::status::{Answer, Status};
+use crate::status::{CallResult, Status};
 use crate::texts::{clear, give, give_box, object, required, take_box};
 use crate::torch::graphs::MempoolId;
 use crate::torch::private::{Checkpoint, PrivatePools};
@@ -14,7 +14,7 @@ use std::ffi::{c_char, c_int, c_void};
 /// A function that receives blocks one by one, with the context of its caller; null for none.
 pub type TorchVisit = Option<unsafe extern "C" fn(*mut c_void, *const TorchBlock)>;
 
-fn of_device(number: c_int, work: impl FnOnce(&'static PrivatePools) -> Answer) -> Status {
+fn of_device(number: c_int, work: impl FnOnce(&'static PrivatePools) -> CallResult) -> Status {
     status(|| work(&device(number)?.private))
 }
 

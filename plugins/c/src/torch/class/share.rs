@@ -6,7 +6,7 @@
 
 use crate::call::status;
 use crate::handles::{Kind, Object};
-use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, Status};
+use crate::status::{CallResult, Failure, GPU_VMM_NOT_FOUND, Status};
 use crate::texts::{check_place, clear, give, give_box, give_json, required, take_box};
 use crate::torch::importers::Importers;
 use crate::torch::process::{backend, used};
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_export(
     })
 }
 
-fn share(address: Address) -> Answer<Arc<Shared>> {
+fn share(address: Address) -> CallResult<Arc<Shared>> {
     let missing =
         || Failure::new(GPU_VMM_NOT_FOUND, format!("share: no live block of PyTorch begins at {address}"));
     let seen = table::with(address, |entry| (entry.device, entry.block.capacity(), entry.begin_share()));
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_import(
     })
 }
 
-fn import(handle: &Handle) -> Answer<Region<AnyBackend>> {
+fn import(handle: &Handle) -> CallResult<Region<AnyBackend>> {
     let Handle { page, pages, .. } = handle;
     let invalid = || Failure::invalid(format!("import: {} pages of {page} bytes", pages.len()));
     let size = page.checked_mul(pages.len() as u64).filter(|size| *size > 0).ok_or_else(invalid)?;

@@ -495,7 +495,8 @@ fn a_forked_child_is_refused_by_every_call() {
                 pools.free(entry, ID),
             ]
         }));
-        let is_refused = |answer: &Answer| matches!(answer, Err(failure) if failure.status == GPU_VMM_FORKED);
+        let is_refused =
+            |answer: &CallResult| matches!(answer, Err(failure) if failure.status == GPU_VMM_FORKED);
         let status = match answers {
             Ok(answers) => {
                 answers.iter().position(|answer| !is_refused(answer)).map_or(0, |call| call as i32 + 1)

@@ -2,22 +2,22 @@
 #![allow(unsafe_code)] // fills memory that is mapped
 
 use crate::Pool;
+use crate::block_memory::{BlockMemory, Origin};
 use crate::core::{Core, Request, Shortage};
 use crate::error::ExhaustedResource;
 use crate::frames::{FrameIndex, PageAddress};
 use crate::mapping::Mapping;
 use crate::owner::Owner;
-use crate::piece::{Origin, Piece};
 use crate::shared::CoreGuard;
 use crate::space::{RangeIndex, Spot, rounded};
-use crate::stream_order::{CLEAN, StreamIndex, Turn};
+use crate::stream_order::{CLEAN, FreeAfter, StreamIndex};
 use gpu_vmm_core::extend::{event, span};
 use gpu_vmm_core::{Address, Backend, Bytes, Error, Operation, Stream};
 use std::ops::Range;
 
 /// The frames for a request: claimed ones that existed before, and new ones.
 #[derive(Debug, Default)]
-struct Chosen {
+struct ChosenFrames {
     frames: Vec<FrameIndex>,
     /// The number of frames that are needed.
     count: usize,
@@ -38,36 +38,36 @@ struct Chosen {
 /// A taken range whose memory is being mapped. Its pages without memory are marked as changing. If it is dropped before
 /// [`end`](Self::end), the range is free again and the memory is as before.
 #[derive(Debug)]
-struct Supply<'m, 'a, B: Backend> {
+struct RangeInProgress<'m, 'a, B: Backend> {
     mapping: &'m Mapping<'a, B>,
     request: Request,
-    taken: Option<Place>,
-    chosen: Chosen,
+    taken: Option<TakenRange>,
+    chosen: ChosenFrames,
 }
 
 #[derive(Debug)]
-struct Place {
+struct TakenRange {
     space: usize,
     range: RangeIndex,
-    piece: Piece,
+    piece: BlockMemory,
     /// The pages that need frames.
     missing: Vec<usize>,
     /// The pages among them with another frame's memory, which is unmapped first.
     stale: Vec<(PageAddress, FrameIndex)>,
     /// The order of the range if it is given back.
-    turn: Turn,
+    free_after: FreeAfter,
 }
 
 /// The pages of a taken range that are overwritten without the core.
 #[derive(Debug)]
 struct Overwriting {
-    piece: Piece,
+    piece: BlockMemory,
     space: usize,
     base: Address,
     page: Bytes,
     pages: Vec<usize>,
     /// The order of the range if it is given back.
-    turn: Turn,
+    free_after: FreeAfter,
 }
 
 impl<'a, B: Backend> Mapping<'a, B> {
@@ -76,7 +76,7 @@ impl<'a, B: Backend> Mapping<'a, B> {
         &self,
         mut core: CoreGuard<'a, B>,
         request: Request,
-    ) -> Result<(CoreGuard<'a, B>, Piece), Shortage> {
+    ) -> Result<(CoreGuard<'a, B>, BlockMemory), Shortage> {
         core.poll();
         let Some((space, spot)) = core.find(request) else { return Err(Shortage::Space(request)) };
         if spot.work == 0 {
@@ -84,16 +84,17 @@ impl<'a, B: Backend> Mapping<'a, B> {
             return Ok((core, piece));
         }
         span!(Allocate, bytes = request.size, tag = &*core.tags.get(request.tag).name);
-        let mut supply = Supply { mapping: self, request, taken: None, chosen: Chosen::default() };
-        // Each of these drops the core before it returns an error, and thus before the supply is undone.
-        let core = supply.begin(core, (space, spot))?;
-        let core = supply.create(core)?;
-        let core = supply.map(core)?;
-        supply.end(core)
+        let mut range =
+            RangeInProgress { mapping: self, request, taken: None, chosen: ChosenFrames::default() };
+        // Each of these drops the core before it returns an error, and thus before the range is undone.
+        let core = range.begin(core, (space, spot))?;
+        let core = range.create(core)?;
+        let core = range.map(core)?;
+        range.end(core)
     }
 }
 
-impl<'a, B: Backend> Supply<'_, 'a, B> {
+impl<'a, B: Backend> RangeInProgress<'_, 'a, B> {
     /// Takes the range.
     fn begin(
         &mut self,
@@ -118,12 +119,13 @@ impl<'a, B: Backend> Supply<'_, 'a, B> {
         let stale = core.part_from(&missing);
         let Core { spaces, frames, streams, .. } = &mut *core;
         let at = &mut spaces[space];
-        let turn = streams.so_far(order);
+        let free_after = streams.so_far(order);
         let taken = at.take(frames, spot, size, stream, true);
         gap.missing.iter().for_each(|page| at.begin_change(*page));
         let origin = Origin::Range(space as u16, taken.range);
-        let piece = Piece { address: at.base + taken.offset, size, origin };
-        self.taken = Some(Place { space, range: taken.range, piece, missing: gap.missing, stale, turn });
+        let piece = BlockMemory { address: at.base + taken.offset, size, origin };
+        self.taken =
+            Some(TakenRange { space, range: taken.range, piece, missing: gap.missing, stale, free_after });
         Ok(core)
     }
 
@@ -150,7 +152,7 @@ impl<'a, B: Backend> Supply<'_, 'a, B> {
 
     /// Maps the frames.
     fn map(&mut self, mut core: CoreGuard<'a, B>) -> Result<CoreGuard<'a, B>, Shortage> {
-        let Some(Place { space, missing, stale, .. }) = &self.taken else { return Ok(core) };
+        let Some(TakenRange { space, missing, stale, .. }) = &self.taken else { return Ok(core) };
         let memory = self.chosen.frames.iter().filter_map(|frame| core.frames.get(*frame).memory.clone());
         let (memory, devices): (Vec<_>, _) = (memory.collect(), core.settings.access.clone());
         let mut lent = self.mapping.lend(&mut core, *space)?;
@@ -165,8 +167,8 @@ impl<'a, B: Backend> Supply<'_, 'a, B> {
 
     /// Notes that all memory is there. Pages with contents of other tags stay marked as changing until [`Pool::take_range`] has
     /// overwritten them.
-    fn end(mut self, mut core: CoreGuard<'a, B>) -> Result<(CoreGuard<'a, B>, Piece), Shortage> {
-        let Some(Place { space, piece, missing, .. }) = self.taken.take() else {
+    fn end(mut self, mut core: CoreGuard<'a, B>) -> Result<(CoreGuard<'a, B>, BlockMemory), Shortage> {
+        let Some(TakenRange { space, piece, missing, .. }) = self.taken.take() else {
             return Err(Shortage::Caches);
         };
         let Core { spaces, frames, settings, .. } = &mut *core;
@@ -191,13 +193,15 @@ impl<'a, B: Backend> Supply<'_, 'a, B> {
     }
 }
 
-impl<B: Backend> Drop for Supply<'_, '_, B> {
+impl<B: Backend> Drop for RangeInProgress<'_, '_, B> {
     fn drop(&mut self) {
-        let Some(Place { space, range, missing, stale, turn, .. }) = self.taken.take() else { return };
+        let Some(TakenRange { space, range, missing, stale, free_after, .. }) = self.taken.take() else {
+            return;
+        };
         // It fails in a forked child alone, where nothing uses the pool.
         let Ok(mut core) = self.mapping.core() else { return };
         missing.iter().for_each(|page| core.spaces[space].end_change(*page));
-        core.free_range(space, range, turn);
+        core.free_range(space, range, free_after);
         core.restore(&stale);
         core.give_up(&self.chosen);
         self.mapping.inner().wake();
@@ -206,7 +210,11 @@ impl<B: Backend> Drop for Supply<'_, '_, B> {
 
 impl<B: Backend> Core<B> {
     /// Returns an error if the budget has no room for the frames of a request, of which free ones may be some.
-    fn check_room(&self, request: Request, &Chosen { count, budget, .. }: &Chosen) -> Result<(), Shortage> {
+    fn check_room(
+        &self,
+        request: Request,
+        &ChosenFrames { count, budget, .. }: &ChosenFrames,
+    ) -> Result<(), Shortage> {
         let room = (budget.0.saturating_sub(self.held()) / self.page) as usize;
         let beyond = count.saturating_sub(room);
         match self.free_frames(beyond, request).len() < beyond {
@@ -217,7 +225,7 @@ impl<B: Backend> Core<B> {
 
     /// Claims free frames for a request, or returns how many new ones to create before it is asked again. Returns zero once all frames
     /// are there.
-    fn choose(&mut self, request: Request, chosen: &mut Chosen) -> Result<usize, Shortage> {
+    fn choose(&mut self, request: Request, chosen: &mut ChosenFrames) -> Result<usize, Shortage> {
         let (budget, held) = (chosen.budget, self.held());
         let missing = chosen.count - chosen.frames.len();
         if !chosen.is_refused {
@@ -246,7 +254,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Makes claimed frames free again. New ones that are mapped nowhere return to the driver.
-    fn give_up(&mut self, chosen: &Chosen) {
+    fn give_up(&mut self, chosen: &ChosenFrames) {
         for (index, frame) in chosen.frames.iter().enumerate() {
             if !chosen.old.contains(&index) && self.frames.get(*frame).mapped.is_empty() {
                 self.remove(*frame);
@@ -272,19 +280,19 @@ impl<B: Backend> Core<B> {
 
     /// Begins to overwrite what other tags have left in the pages of a taken range.
     #[inline]
-    fn overwriting(&mut self, piece: Piece, order: StreamIndex) -> Option<Overwriting> {
+    fn overwriting(&mut self, piece: BlockMemory, order: StreamIndex) -> Option<Overwriting> {
         let Origin::Range(space, _) = piece.origin else { return None };
         if !self.spaces[usize::from(space)].is_changing() {
             return None;
         }
-        let (space, turn) = (usize::from(space), self.streams.so_far(order));
+        let (space, free_after) = (usize::from(space), self.streams.so_far(order));
         let base = self.spaces[space].base;
         let pages = self.spaces[space].changing_in(piece.address - base, piece.size);
         if pages.is_empty() {
             return None;
         }
         self.ongoing.begin();
-        Some(Overwriting { piece, space, base: Address(base), page: Bytes(self.page), pages, turn })
+        Some(Overwriting { piece, space, base: Address(base), page: Bytes(self.page), pages, free_after })
     }
 
     /// Returns true if memory of a tag changes without the core.
@@ -320,7 +328,7 @@ impl<B: Backend> Pool<B> {
         request: Request,
         stream: Stream<'static>,
         (settled, turn): (bool, &mut Option<Mapping<'a, B>>),
-    ) -> Result<(CoreGuard<'a, B>, Piece, StreamIndex), Shortage> {
+    ) -> Result<(CoreGuard<'a, B>, BlockMemory, StreamIndex), Shortage> {
         let budget = core.settings.budget;
         let size = rounded(request.size).ok_or(Shortage::Memory(ExhaustedResource::Budget(budget)))?;
         let request = Request { size, ..request };
@@ -364,7 +372,7 @@ impl<B: Backend> Pool<B> {
     /// Overwrites pages without the core.
     fn overwrite(&self, work: Overwriting) -> Result<CoreGuard<'_, B>, Shortage> {
         let Owner { inner, backend, device, .. } = &*self.owner;
-        let Overwriting { piece, space, base, page: size, pages, turn } = work;
+        let Overwriting { piece, space, base, page: size, pages, free_after } = work;
         let mut filled = 0;
         let result = pages.iter().try_for_each(|page| {
             // SAFETY: the page is mapped for the device, which may write it, until the mark is removed: it belongs to a taken range,
@@ -377,12 +385,12 @@ impl<B: Backend> Pool<B> {
         core.end_marks(space, &pages, filled);
         inner.wake();
         if let Err(error) = result {
-            core.give_after(piece, turn);
+            core.give_after(piece, free_after);
             return Err(error.into());
         }
         if core.lost_in(&piece).is_some() {
             // A call of another thread has lost a page meanwhile: the request takes another place.
-            core.give_after(piece, turn);
+            core.give_after(piece, free_after);
             return Err(Shortage::Mapping);
         }
         Ok(core)

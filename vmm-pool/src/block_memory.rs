@@ -1,11 +1,11 @@
-//! Pieces: the memory of blocks and of thread cache entries, with its origin.
+//! The memory of blocks and of thread cache entries, with its origin.
 
 use crate::slabs::SlabIndex;
 use crate::space::RangeIndex;
 
 /// Memory that was taken from the core.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct BlockMemory {
     pub(crate) address: u64,
     /// The occupied size: the requested size, rounded up.
     pub(crate) size: u64,
