@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 
 const OPERATION: Operation = Operation::QueryDevice;
 
-/// The granularity of a device without virtual memory management: that of the others. And of a device that cannot be used.
+/// The granularity of a device without virtual memory management, or of a device that cannot be used: the granularity of the other devices.
 const NO_GRANULARITY: Granularity = match Granularity::new(Bytes::mib(2)) {
     Some(granularity) => granularity,
     None => unreachable!(),

@@ -62,7 +62,7 @@ pub(crate) const fn allocation_prop(properties: &Properties) -> MemAllocationPro
     }
 }
 
-/// Returns whether the properties are those of plain device memory.
+/// Returns whether the properties describe plain device memory.
 fn is_plain(properties: &Properties) -> bool {
     *properties == Properties::on(properties.device)
 }

@@ -1,6 +1,6 @@
 //! Deviations of CUDA's driver from its documentation, and how this crate handles them.
 //!
-//! Version numbers are those of `cuDriverGetVersion`: 13000 is CUDA 13.0.
+//! Version numbers are as `cuDriverGetVersion` returns them: 13000 is CUDA 13.0.
 
 use gpu_vmm_core::{Address, Bytes, Granularity, Quirk};
 

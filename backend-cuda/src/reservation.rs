@@ -143,7 +143,7 @@ impl Drop for CudaReservation {
             return;
         }
         let AddressRange { base, size } = self.range;
-        // SAFETY: base and size are those of the call that reserved, and the range is freed only here.
+        // SAFETY: the call that reserved had this base and size, and the range is freed only here.
         let result = unsafe { (self.backend.functions().mem_address_free)(base.0, size.0 as usize) };
         self.backend.log(Operation::FreeReservation, "cuMemAddressFree", result, || self.range.to_string());
     }

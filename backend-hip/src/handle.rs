@@ -109,7 +109,7 @@ impl HipHandle {
     }
 }
 
-// SAFETY: size and properties are those of the created memory.
+// SAFETY: the created memory has this size and these properties.
 unsafe impl Handle for HipHandle {
     fn size(&self) -> Bytes {
         self.size

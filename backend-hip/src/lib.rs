@@ -10,7 +10,7 @@
 //! | `backend` | the core's backend traits, forwarded to the other modules |
 //! | `loader`, `places`, `objects`, `library`, `ffi`, `hsa` | the library, the places where it is looked for, what the process has loaded, its functions and structures |
 //! | `driver`, `open`, `error` | the one loaded runtime, and its errors |
-//! | `device`, `device_state` | its devices, and what is known about each |
+//! | `device`, `device_state` | its devices, and the facts that are known about each |
 //! | `handle`, `attributes`, `memory_types` | physical memory, and its types |
 //! | `share`, `descriptor`, `win32`, `fabric` | memory exported and imported as file descriptors, Windows handles or fabric handles |
 //! | `reservation`, `addresses`, `kept_addresses`, `mappings`, `access` | address ranges, their mappings, and the access of each device |

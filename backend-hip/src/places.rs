@@ -51,7 +51,7 @@ impl Place {
 
     fn hip_in(folder: &Path) -> Vec<PathBuf> {
         let numbers = numbered(folder, &format!("{STEM}.")).into_iter();
-        // A longer number is that of the file behind the name.
+        // A longer number belongs to the file behind the name.
         let major = numbers.filter(|(number, _)| number.len() == 1 && number[0] >= OLDEST);
         let bare = Some(folder.join(STEM)).filter(|path| path.exists());
         major.map(|(_, path)| path).chain(bare).collect()
@@ -91,7 +91,7 @@ fn set(variable: &impl Fn(&'static str) -> Option<OsString>, name: &'static str)
     variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Returns true for the path of a HIP library: with a number of 6 or more, also that of a file behind such a name, or without one.
+/// Returns true for the path of a HIP library: with a number of 6 or more, also of a file behind such a name, or without a number.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 pub(crate) fn is_hip(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

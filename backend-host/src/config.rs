@@ -2,7 +2,7 @@
 
 use gpu_vmm_core::Bytes;
 
-/// The configuration of a host backend. Settings that are not changed are those of [`HostConfig::new`].
+/// The configuration of a host backend. Settings that are not changed are as in [`HostConfig::new`].
 #[derive(Clone, Debug)]
 pub struct HostConfig {
     pub(crate) devices: u32,

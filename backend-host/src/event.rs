@@ -44,7 +44,7 @@ unsafe impl Event for HostEvent {
         self.host.queues.wait(operation, self.marked)
     }
 
-    /// The default stream is that of the event's device.
+    /// The default stream belongs to the event's device.
     fn hold(&self, stream: Stream<'_>) -> Result<()> {
         let operation = Operation::StreamWaitEvent;
         let (device, name) = stream::of(&self.host, operation, self.device, stream)?;

@@ -4,7 +4,7 @@ use crate::host::Host;
 use crate::stream_names::{DEVICES, default_of, device_of};
 use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result, Stream};
 
-/// Returns the device and the name of a stream. The default stream is that of `device`.
+/// Returns the device and the name of a stream. The default stream belongs to `device`.
 pub(crate) fn of(
     host: &Host,
     operation: Operation,

@@ -9,7 +9,7 @@ pub(crate) const DEVICES: usize = (DeviceId::LIMIT as usize + 1).next_power_of_t
 
 /// Returns a name that no stream had before.
 pub(crate) fn new_name(device: DeviceId) -> usize {
-    // Begins at 1, since the names below `DEVICES` are those of the default streams.
+    // Begins at 1, since the names below `DEVICES` belong to the default streams.
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed) * DEVICES + device.0 as usize
 }

@@ -66,7 +66,7 @@ pub(crate) enum Command {
     /// Print completions for a shell
     #[command(hide = true)]
     Completions(CompletionsArguments),
-    /// Print the manual page, or write those of all subcommands to a folder
+    /// Print the manual page, or write the pages of all subcommands to a folder
     #[command(hide = true)]
     Man(ManArguments),
 }

@@ -114,7 +114,7 @@ impl<'a> Plain<'a> {
 
 impl Drop for Plain<'_> {
     fn drop(&mut self) {
-        // SAFETY: the address and size are those of this allocation, which is freed once, here. If the driver refuses,
+        // SAFETY: this allocation has this address and size, and is freed once, here. If the driver refuses,
         // the memory is freed with the process, which is about to end.
         let _ = unsafe { self.backend.free_plain(self.device, self.at, self.size) };
     }

@@ -18,7 +18,7 @@ pub(crate) fn completions(asked: &CompletionsArguments) -> CliResult {
 
 pub(crate) fn man(asked: &ManArguments) -> CliResult {
     let mut command = Arguments::command();
-    // Names of subcommands then begin with that of the command.
+    // Names of subcommands then begin with the name of the command.
     command.build();
     let Some(folder) = &asked.folder else {
         return Output::default().line(page(&command)?);

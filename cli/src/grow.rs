@@ -206,7 +206,7 @@ mod tests {
             "verification failed: 1 of the 8-byte words of the memory that grew differs from the pattern";
         assert_eq!(judge(&region), (Bytes::mib(12).0, Err(text.to_owned())));
 
-        // Words of the copy count if those of the region are right, and several differ.
+        // Words of the copy count if the region's words are right, and several differ.
         report.wrong_words = 0;
         let copied = |wrong_words| {
             let copying = Copying::Done { time: Duration::ZERO, wrong_words };

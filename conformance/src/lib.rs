@@ -11,7 +11,7 @@
 //! | `outcome`, `panics`, `report` | verdicts, panics as verdicts, and the report |
 //!
 //! The suite is generic over the backend, so that it runs with any backend that implements gpu-vmm's traits; [`targets()`]
-//! are those of gpu-vmm. The command `gpu-vmm conformance` and this crate's tests use it.
+//! returns gpu-vmm's own. The command `gpu-vmm conformance` and this crate's tests use it.
 
 // The suite forks its processes, and they end with the process that requested them. Only Linux supports that.
 #![cfg(target_os = "linux")]

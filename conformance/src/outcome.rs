@@ -48,7 +48,7 @@ impl fmt::Display for Verdict {
 pub struct Outcome {
     /// The verdict on the rule.
     pub verdict: Verdict,
-    /// Why the rule was skipped, how it failed, or what was observed. Empty if there is nothing to add.
+    /// Why the rule was skipped, how it failed, or the observation. Empty if there is nothing to add.
     pub note: String,
     /// The quirk that explains a deviation; a deviation without one is new.
     pub quirk: Option<String>,

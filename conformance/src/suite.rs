@@ -87,7 +87,7 @@ impl<B: TestKit> Suite<B> {
         self.content.targets.iter()
     }
 
-    /// Returns all items, those of the library layer first.
+    /// Returns all items, first the items of the library layer.
     #[must_use]
     pub fn items(&self) -> Vec<Item> {
         let library =

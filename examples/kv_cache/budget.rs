@@ -29,7 +29,7 @@ impl BudgetFile {
         &self.path
     }
 
-    /// Sets the budget of the pages to that of the file, if it has changed. A file that is missing or has no number changes nothing.
+    /// Sets the budget of the pages to the file's number, if it has changed. A file that is missing or has no number changes nothing.
     pub fn apply<B: Backend>(&self, pages: &PageList<B>) -> Result<()> {
         let text = fs::read_to_string(&self.path).unwrap_or_default();
         let Ok(bytes) = text.trim().parse() else { return Ok(()) };

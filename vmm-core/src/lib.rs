@@ -4,7 +4,7 @@
 //! # Backends
 //!
 //! [`Backend`] is a loaded driver, [`Handle`] a piece of its physical memory, [`Reservation`] a range of its addresses. A backend
-//! implements these three traits and contains only what is specific to its vendor. Their methods are unsafe because a wrong
+//! implements these three traits and contains only its vendor's differences. Their methods are unsafe because a wrong
 //! argument is undefined behavior in some driver. Only this crate calls them.
 //!
 //! # Types

@@ -117,7 +117,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Returns what must be unmapped before the regions of a tag are the only holders of their memory: pages without blocks, whose
-    /// memory stays in the pool, and used frames at all addresses except those of their blocks.
+    /// memory stays in the pool, and used frames at all addresses except their blocks' own.
     pub(crate) fn to_unmap(&self, tag: u16) -> Vec<PageAddress> {
         let mut pages = Vec::new();
         for index in self.tags.spaces(tag) {

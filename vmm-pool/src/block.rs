@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// # Thread safety
 ///
 /// Any thread may have the block and drop it, also after the pool's last handle. Calls that take `&self` may run at the same time,
-/// and at the same time as a suspension of the block's tag. The order of device work is that of streams, not of threads.
+/// and at the same time as a suspension of the block's tag. Streams, not threads, order device work.
 pub struct Block<B: Backend> {
     /// Taken out when the block is dropped.
     body: ManuallyDrop<Ready<B>>,

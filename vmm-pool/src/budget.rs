@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(pool.usage().held, 6 * PAGE.0);
         let error = pool.alloc(Bytes(PAGE.0 * 3)).unwrap_err();
         assert!(error.is_out_of_memory() && error.to_string().contains("budget is 12 MiB"), "{error}");
-        // Less than the live blocks: what is free goes, and the memory of blocks as they are freed.
+        // Less than the live blocks: free memory goes, and the memory of blocks as they are freed.
         pool.set_budget(PAGE).unwrap();
         assert_eq!(pool.usage().held, 4 * PAGE.0);
         assert_eq!(pool.alloc(PAGE).unwrap_err().kind(), ErrorKind::OutOfMemory);

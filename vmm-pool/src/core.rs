@@ -264,7 +264,7 @@ impl<B: Backend> Core<B> {
         if take(self) {
             return true;
         }
-        // What is left waits for other streams.
+        // The remaining slots wait for other streams.
         if !self.slabs.has(kind) {
             return false;
         }

@@ -48,7 +48,7 @@ mod tests {
     use gpu_vmm_core::{Bytes, Detail, OffsetRange, Operation};
     use gpu_vmm_host::HostConfig;
 
-    /// Whichever page of a block has lost its memory. A failed call takes the memory of the first pages before that of others.
+    /// Whichever page of a block has lost its memory. A failed call takes the memory of the first pages before the memory of others.
     #[test]
     fn each_page_of_a_block_is_looked_at() {
         for lost in 0..3 {

@@ -1,4 +1,4 @@
-//! The turn to change what is mapped where, which one thread has at a time.
+//! The turn to change mappings, which one thread has at a time.
 //!
 //! A thread that creates, maps or unmaps memory waits for its turn, decides in the core, makes the driver's calls without the core,
 //! and notes in the core what has become of the pages. Other threads serve requests from mapped memory meanwhile.
@@ -100,7 +100,7 @@ impl<'a, B: Backend> Mapping<'a, B> {
         let mut parted = Parted { mapping: self, pages: core.part_from(&pages) };
         for of_space in pages.chunk_by(|one, other| one.space == other.space) {
             let lent = self.lend(&mut core, of_space[0].space.into());
-            // Before an error is returned, for the sake of what is undone then.
+            // Before an error is returned, for the sake of the undoing that follows.
             drop(core);
             let mut lent = lent?;
             let pages: Vec<_> = of_space.iter().map(|at| at.page as usize).collect();
@@ -176,7 +176,7 @@ impl<B: Backend> Drop for Coming<'_, '_, B> {
     }
 }
 
-/// Pages that are being unmapped, with the frames that they had. What is still mapped when this is dropped is as before.
+/// Pages that are being unmapped, with the frames that they had. Pages that are still mapped when this is dropped are as before.
 #[derive(Debug)]
 struct Parted<'m, 'a, B: Backend> {
     mapping: &'m Mapping<'a, B>,

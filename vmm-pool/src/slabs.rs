@@ -214,7 +214,7 @@ impl List {
     }
 }
 
-/// Returns the list of a stream among those of a kind.
+/// Returns the list of a stream among the lists of a kind.
 fn list_of(lists: &mut Vec<List>, stream: StreamIndex) -> &mut List {
     let place = lists.iter().position(|list| list.stream == stream).unwrap_or_else(|| {
         lists.push(List { stream, slabs: Vec::new() });

@@ -216,7 +216,7 @@ impl<B: Backend> Streams<B> {
         FreeAfter::new(index, progress.freed)
     }
 
-    /// Returns the order of memory that earlier work of a stream may use: that of its frees so far.
+    /// Returns the order of memory that earlier work of a stream may use: the order of its frees so far.
     #[inline]
     pub(crate) fn so_far(&self, index: StreamIndex) -> FreeAfter {
         if index == CLEAN {

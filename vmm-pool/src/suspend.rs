@@ -34,14 +34,14 @@ impl<B: Backend> Pool<B> {
     /// Copies that have begun are waited for, and requests that overwrite memory ([`scrub`](crate::PoolBuilder::scrub)). The memory
     /// counts as held until all of it was released.
     ///
-    /// Calls that suspend or resume one tag take turns: each waits until the one before has ended, and then does what is left to
-    /// do. So an [observer](gpu_vmm_core::Region::on_backing_change) of memory that the call frees must not suspend or resume the same
+    /// Calls that suspend or resume one tag take turns: each waits until the one before has ended, and then does the
+    /// rest. So an [observer](gpu_vmm_core::Region::on_backing_change) of memory that the call frees must not suspend or resume the same
     /// tag. The pool ends after the call, which has a reference to it.
     ///
     /// # Errors
     ///
     /// [`PoolError::NoSuchTag`]; [`Unsupported`](gpu_vmm_core::Detail::Unsupported) on a device without virtual memory management;
-    /// and those of [`Region::suspend`](gpu_vmm_core::Region::suspend). A tag has several ranges of
+    /// and the errors of [`Region::suspend`](gpu_vmm_core::Region::suspend). A tag has several ranges of
     /// addresses; if one fails, those before it are resumed.
     ///
     /// [`PoolError::SuspendedInPart`] if one of these cannot be resumed either, for instance because its memory is in use elsewhere
@@ -169,7 +169,7 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`PoolError::NoSuchTag`]; [`PoolError::OutOfMemory`] if the pool would exceed its budget; and those of
+    /// [`PoolError::NoSuchTag`]; [`PoolError::OutOfMemory`] if the pool would exceed its budget; and the errors of
     /// [`Region::resume`](gpu_vmm_core::Region::resume). If there is too little memory, the blocks that are not restored yet
     /// stay suspended and their contents are safe.
     pub fn resume(&self, tag: &str) -> Result<Bytes> {
@@ -198,7 +198,7 @@ impl<B: Backend> Pool<B> {
         Ok(total)
     }
 
-    /// Resumes what is suspended of a tag, and adds the size of its memory to `total`.
+    /// Resumes the suspended memory of a tag, and adds the size of its memory to `total`.
     fn resume_now(&self, operation: Operation, tag: &Tag, total: &mut Bytes) -> Result<(), Shortage> {
         let inner = &*self.owner.inner;
         let mut away = Away::new(inner, operation);

@@ -65,7 +65,7 @@ impl Tag {
         self.state.fetch_or(HAS_LOST, Ordering::AcqRel);
     }
 
-    /// Returns true if requests may be served by what is kept outside the core. The caller holds the lock of the place: a suspension
+    /// Returns true if blocks that are kept outside the core may serve requests. The caller holds the lock of the place: a suspension
     /// sets the state first and empties the place then.
     #[inline]
     pub(crate) fn uses_caches(&self) -> bool {
@@ -132,7 +132,7 @@ impl Tags {
     pub(crate) fn unused(&self) -> Vec<u16> {
         let is_unused = |own: &&Own| !own.has_ended && Arc::strong_count(&own.tag) == 1;
         let unused = self.list.iter().filter(is_unused).map(|own| own.tag.index);
-        // The first one is that of blocks without a tag.
+        // The first one is for blocks without a tag.
         unused.filter(|index| *index > 0).collect()
     }
 
@@ -161,7 +161,7 @@ impl Tags {
         all.flat_map(|(_, spaces)| spaces).copied().collect::<Vec<_>>().into_iter()
     }
 
-    /// Returns the spaces of a tag that may serve blocks of a group: those for all sizes, and those of the group.
+    /// Returns the spaces of a tag that may serve blocks of a group: the spaces for all sizes, and the spaces of the group.
     #[inline]
     pub(crate) fn spaces_for(&self, index: u16, group: Group) -> (&[usize], &[usize]) {
         let mixed = if group == Group::SMALL { &[] } else { self.spaces_of(index, Group::MIXED) };
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(error.operation(), Operation::TagMemory);
         assert!(error.to_string().contains("a pool can have at most 65536 tags at a time"), "{error}");
         assert_eq!(tags.named("second").unwrap().index, 1, "a known tag is refused");
-        // `second` and `last` have no handle; the others have that of `first`.
+        // `second` and `last` have no handle; the others have the handle of `first`.
         assert_eq!(tags.unused(), [1, u16::MAX]);
         tags.end(1);
         assert_eq!(tags.unused(), [u16::MAX]);

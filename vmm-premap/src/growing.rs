@@ -188,7 +188,7 @@ impl<B: Backend> GrowingRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::OutOfRange`] for a size larger than the region's end; those of waiting and of the driver. The region is as
+    /// [`Detail::OutOfRange`] for a size larger than the region's end; the errors of waiting and of the driver. The region is as
     /// before.
     pub fn shrink_to(&self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
         let operation = Operation::Shrink;

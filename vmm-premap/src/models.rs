@@ -191,7 +191,7 @@ fn the_thread_ends() {
     });
 }
 
-/// Threads together never take more than the limit, and what is returned can be taken again.
+/// Threads together never take more than the limit, and returned amounts can be taken again.
 #[test]
 fn a_budget_is_never_exceeded() {
     explore("a_budget_is_never_exceeded", 4, || {

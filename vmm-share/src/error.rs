@@ -11,7 +11,7 @@ pub enum PeerError {
     /// A message was truncated, too long, out of sequence, or inconsistent with earlier ones. The exchange is over.
     #[error("the other process sent an invalid message: {why}")]
     BadMessage {
-        /// What is wrong with the message.
+        /// The fault in the message.
         why: String,
     },
     /// The other process is not one that the caller allows.

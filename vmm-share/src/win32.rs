@@ -7,7 +7,7 @@
 //! - The importer [fetches](Offer::fetch) the handle: the exporter sends an [`Offer`], which is plain data, and keeps its
 //!   handle open until the importer has reported that it has its own.
 //!
-//! The caller needs the right `PROCESS_DUP_HANDLE` to the other process, which a process has to those of the same user at the
+//! The caller needs the right `PROCESS_DUP_HANDLE` to the other process, which a process has to processes of the same user at the
 //! same integrity level or below. With that right it can also duplicate a full handle of the process itself. If one of the two
 //! is trusted less, such as a sandboxed process, the other one must call.
 //!
@@ -194,7 +194,7 @@ impl Drop for DuplicatedHandle {
 ///
 /// # Safety
 ///
-/// The number must be that of a handle that was given to this process, and nothing else in this process may own it.
+/// The number must name a handle that was given to this process, and nothing else in this process may own it.
 ///
 /// # Errors
 ///

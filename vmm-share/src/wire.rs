@@ -58,7 +58,7 @@ pub(crate) fn send(
 ///
 /// # Errors
 ///
-/// [`PeerError::BadMessage`] for other messages or counts, and those of the channel.
+/// [`PeerError::BadMessage`] for other messages or counts, and the errors of the channel.
 pub(crate) fn receive(
     channel: &mut Channel,
     operation: Operation,

@@ -50,7 +50,7 @@ pub struct BaseSnapshot {
     pub file: String,
 }
 
-/// The description of a snapshot, without the contents of the memory. All numbers are those of the process that wrote it.
+/// The description of a snapshot, without the contents of the memory. The process that wrote it has chosen all numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Description {
     /// The identifier of the snapshot.

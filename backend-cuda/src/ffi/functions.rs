@@ -31,7 +31,7 @@ macro_rules! functions {
             ) -> Result<Self, E> {
                 Ok(Self {$(
                     // SAFETY: the symbol is the driver's by the caller's promise and not null by `symbol`'s, and its arguments are
-                    // those of every `cuda.h` that has it; pointers and functions have the same size.
+                    // declared so by every `cuda.h` that has it; pointers and functions have the same size.
                     $field: unsafe {
                         std::mem::transmute::<
                             *mut c_void,

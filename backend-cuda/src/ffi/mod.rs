@@ -176,7 +176,7 @@ pub(crate) struct MulticastObjectProp {
 pub(crate) const MULTICAST_MINIMUM: u32 = 0;
 pub(crate) const MULTICAST_RECOMMENDED: u32 = 1;
 
-/// `CU_MEM_LOCATION_TYPE_DEVICE`, `_HOST` and `_HOST_NUMA`; those of the host came with 12.2.
+/// `CU_MEM_LOCATION_TYPE_DEVICE`, `_HOST` and `_HOST_NUMA`; the two for the host came with 12.2.
 pub(crate) const LOCATION_DEVICE: u32 = 1;
 pub(crate) const LOCATION_HOST: u32 = 2;
 pub(crate) const LOCATION_HOST_NUMA: u32 = 3;

@@ -131,7 +131,7 @@ fn an_event_is_of_its_last_record() {
         unsafe { host.start_pattern_on(TWO, stream.stream(), at, GRANULE, 1, rounds) }.unwrap();
         event.record(stream.stream()).unwrap();
     }
-    // The default stream is that of the event's device.
+    // The default stream belongs to the event's device.
     event.hold(Stream::DEFAULT).unwrap();
     host.synchronize_stream(TWO, Stream::DEFAULT).unwrap();
     assert!(event.is_done().unwrap() && stream.is_done().unwrap());

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A figure of the library compared with that of the other side.
+/// A figure of the library compared with the same figure of the other side.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The operation, as in `2 MiB, full cycle`.

@@ -48,7 +48,7 @@ fn head(machines: usize) -> String {
     format!("{}|---|---|{}\n", cells(&names), "--:|".repeat(machines))
 }
 
-/// What is the same in the reports of several machines: a pair, or a figure of a pair.
+/// A part that the reports of several machines have in common: a pair, or a figure of a pair.
 trait Key {
     fn is(&self, other: &Self) -> bool;
 }

@@ -11,7 +11,7 @@ pub(super) fn page(report: &Report) -> String {
     page
 }
 
-/// Returns what was measured on, by which version and when.
+/// Returns the machine that was measured on, the version, and the time.
 pub(super) fn machine(report: &Report) -> String {
     let environment = &report.environment;
     let device = environment.chosen().map(|device| shown(&device.name)).unwrap_or_default();

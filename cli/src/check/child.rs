@@ -32,7 +32,7 @@ const LONGEST_LINE: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Program {
     file: PathBuf,
-    /// The arguments before those of the command: a program can be started by naming it to another loader.
+    /// The arguments before the command's own: a program can be started by naming it to another loader.
     before: Vec<OsString>,
 }
 

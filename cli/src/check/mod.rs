@@ -6,7 +6,7 @@
 //! | `child` | this program, started again for a step |
 //! | `file` | the content of the file |
 //! | `kernel` | the kernel's messages about the GPU |
-//! | `private` | what is removed before anything is written |
+//! | `private` | the data that is removed before anything is written |
 //! | `summary` | ten lines for an issue |
 
 mod child;
@@ -26,7 +26,7 @@ use plan::{Part, Step};
 use private::Private;
 use std::time::Instant;
 
-/// What is left out of the file.
+/// The data that is left out of the file.
 const LEFT_OUT: &str = "It has no host name, user name, home or working folder, hardware address, serial number or UUID. \
  Nothing is sent and nothing is installed. Read it before you attach it.";
 

@@ -129,7 +129,7 @@ fn table(names: &[String], table: &Table, output: &mut Output) -> CliResult {
     rows.iter().try_for_each(|row| line(row, &widths, output))
 }
 
-/// Returns the width of each column: that of its cells, and less if that is too much, the reports' columns first.
+/// Returns the width of each column: the width of its cells, and less if that is too much, the reports' columns first.
 fn widths(rows: &[Vec<String>], width: usize) -> Vec<usize> {
     let column = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or_default();
     let mut widths: Vec<usize> = (0..rows[0].len()).map(column).collect();

@@ -1,6 +1,6 @@
 //! The driver layer: raw calls, right and wrong, each compared with the vendor's documentation.
 //!
-//! The calls are those of `gpu-vmm-raw`.
+//! `gpu-vmm-raw` makes the calls.
 //!
 //! | module | subject |
 //! |---|---|

@@ -27,7 +27,7 @@ cases! { "backend":
     /// Devices are numbered in order. Each has a name, memory, and a granularity that is a power of two and divides the unit
     /// of addresses.
     devices_are_described,
-    /// A device's UUID, if it has one, differs from those of all other devices and is the same in every process.
+    /// A device's UUID, if it has one, differs from the UUIDs of all other devices and is the same in every process.
     numbers_of_devices with tells_the_numbers,
     /// A device's free memory is at most its total memory, and changes by the size of each allocation.
     memory_is_told,

@@ -305,7 +305,7 @@ fn what_cannot_be_unmapped<B: TestKit>(subject: &Subject<B>) {
         matches!(log.take_last().unwrap().detail(), Detail::RollbackFailed { .. }),
         "the error concerns the dropped region"
     );
-    // So it does if memory runs out: the first call is that of the allocation.
+    // So it does if memory runs out: the first call is the allocation's.
     drop_captured(&backend, subject.device, region(subject, &backend));
     let too_much = subject.free_here() + subject.unit();
     backend.fail(2, 2);

@@ -49,7 +49,7 @@ cases! { "snapshot_file":
     progress_of_zeros,
     /// A file names an earlier snapshot only if it was written since that one, whatever its description says.
     no_parent_but_the_given_one,
-    /// A snapshot is refused if the name of its temporary file is that of an earlier snapshot that it needs.
+    /// A snapshot is refused if its temporary file would have the name of an earlier snapshot that it needs.
     an_earlier_snapshot_is_no_temporary_file,
 }
 

@@ -356,13 +356,13 @@ typedef struct {
   uint8_t bytes[64];
 } gpu_vmm_fabric_handle;
 
-// A quantity of live blocks. The first of two numbers is that of blocks of up to 1 MiB, the second that of larger ones.
+// A quantity of live blocks. The first of two numbers counts blocks of up to 1 MiB, the second larger ones.
 typedef struct {
-  // What is live.
+  // The live amount.
   uint64_t live[2];
-  // What was freed since gpu_vmm_torch_reset_accumulated.
+  // The amount that was freed since gpu_vmm_torch_reset_accumulated.
   uint64_t freed[2];
-  // What was allocated since then.
+  // The amount that was allocated since then.
   uint64_t allocated[2];
   // The most that was live since gpu_vmm_torch_reset_peak.
   uint64_t peak[2];
@@ -385,7 +385,7 @@ typedef struct {
   uint64_t peak_held;
   // The physical memory that contains blocks of up to 1 MiB.
   uint64_t held_small;
-  // The number and the size of freed blocks that wait for work on a stream: those of up to 1 MiB, and the larger ones.
+  // The number and the size of freed blocks that wait for work on a stream: blocks of up to 1 MiB, and larger ones.
   uint64_t pending_blocks[2];
   uint64_t pending_bytes[2];
   // The number of pages of physical memory that were ever created, and returned to the driver.
@@ -455,7 +455,7 @@ typedef void (*gpu_vmm_torch_visit)(void*, const gpu_vmm_torch_block*);
 // The process has too little free address space.
 #define GPU_VMM_OUT_OF_ADDRESS_SPACE 3
 
-// No driver library was found, or the driver is too old or does not support the call; the text names what was looked for.
+// No driver library was found, or the driver is too old or does not support the call; the text names the libraries that were looked for.
 #define GPU_VMM_UNSUPPORTED 4
 
 // No live block has the address, or no block has the tag. Freeing a block twice reports this.
@@ -571,7 +571,7 @@ gpu_vmm_status gpu_vmm_memory(const gpu_vmm_backend *backend,
                               uint64_t *free_bytes,
                               uint64_t *total_bytes);
 
-// Reserves the addresses of a banked region, without a bank. `size` of the options must be that of the largest bank. Null options
+// Reserves the addresses of a banked region, without a bank. `size` of the options must be the size of the largest bank. Null options
 // mean the default. Free it with gpu_vmm_banked_free.
 //
 // Returns the statuses of gpu_vmm_region_reserve.
@@ -1284,8 +1284,8 @@ gpu_vmm_status gpu_vmm_read(const gpu_vmm_pool *pool,
                             void *to,
                             uint64_t size);
 
-// Copies bytes of the host to a block and waits for the copy. It does not wait for work on streams. The limits of the range are
-// those of gpu_vmm_read.
+// Copies bytes of the host to a block and waits for the copy. It does not wait for work on streams. The range has the same
+// limits as in gpu_vmm_read.
 //
 // # Safety
 //
@@ -1415,7 +1415,7 @@ gpu_vmm_status gpu_vmm_copy_queue_read(const gpu_vmm_copy_queue *queue,
                                        uint64_t pinned_offset,
                                        uint64_t size);
 
-// Makes all copies that are queued from now on wait for the work that an event has recorded, such as that of the caller's stream. The
+// Makes all copies that are queued from now on wait for the work that an event has recorded, such as the work of the caller's stream. The
 // CPU does not wait, except on host memory. CUDA: cuStreamWaitEvent; HIP: hipStreamWaitEvent.
 //
 // Returns GPU_VMM_INVALID_ARGUMENT for an event of another backend.
@@ -1555,7 +1555,7 @@ gpu_vmm_status gpu_vmm_region_suspend(const gpu_vmm_region *region,
 gpu_vmm_status gpu_vmm_region_resume(const gpu_vmm_region *region,
                                      uint64_t *bytes);
 
-// Exchanges the memory of a range with that of a range of another region, after waiting for the devices. The addresses stay the
+// Exchanges the memory of a range with the memory of a range of another region, after waiting for the devices. The addresses stay the
 // same, and no byte is copied. Both ranges must consist of whole mappings. With `force`, tensors may exist; they then have the
 // other contents.
 //
@@ -1674,8 +1674,8 @@ gpu_vmm_status gpu_vmm_region_grow_or_move(const gpu_vmm_region *region,
 // `physical` is null or physical memory. `fd` is null or points to a writable number.
 gpu_vmm_status gpu_vmm_physical_export_fd(const gpu_vmm_physical *physical, int32_t *fd);
 
-// Imports memory from a file descriptor, which stays open and stays the caller's. `size` and `properties` must be those of the
-// exported memory: no driver reports them.
+// Imports memory from a file descriptor, which stays open and stays the caller's. `size` and `properties` must equal the
+// exported memory's: no driver reports them.
 //
 // Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNSUPPORTED, or GPU_VMM_DRIVER for another kind of descriptor.
 //
@@ -1698,7 +1698,7 @@ gpu_vmm_status gpu_vmm_physical_import_fd(const gpu_vmm_backend *backend,
 // `physical` is null or physical memory. `handle` is null or points to a writable handle.
 gpu_vmm_status gpu_vmm_physical_export_fabric(const gpu_vmm_physical *physical, gpu_vmm_fabric_handle *handle);
 
-// Imports memory from a fabric handle. `size` and `properties` must be those of the exported memory: no driver reports them.
+// Imports memory from a fabric handle. `size` and `properties` must equal the exported memory's: no driver reports them.
 //
 // Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNSUPPORTED, or GPU_VMM_DRIVER for an invalid handle.
 //
@@ -1916,7 +1916,7 @@ const char *gpu_vmm_last_error(void);
 // Exports a part of a region, from `offset` bytes on, as a DLPack tensor. The memory stays as long as the tensor exists, also
 // after the region grows or is freed.
 //
-// `code`, `bits` and `lanes` are those of DLDataType. `shape` and `strides`, in elements, have `ndim` numbers each, at most 32.
+// `code`, `bits` and `lanes` are the fields of DLDataType. `shape` and `strides`, in elements, have `ndim` numbers each, at most 32.
 // Null strides mean row-major order. `tensor` receives a `DLManagedTensorVersioned *` if `versioned` is true, else a
 // `DLManagedTensor *`, which cannot express `read_only`.
 //
@@ -1968,7 +1968,7 @@ void gpu_vmm_string_free(char *text);
 // `usage` is null or points to a writable gpu_vmm_torch_usage.
 gpu_vmm_status gpu_vmm_torch_measure(int number, gpu_vmm_torch_usage *usage);
 
-// Sets the peaks of a device's held memory and of its live blocks to what is held and live now.
+// Sets the peaks of a device's held memory and of its live blocks to the current amounts.
 gpu_vmm_status gpu_vmm_torch_reset_peak(int number);
 
 // Sets to zero what a device's blocks have allocated and freed.
@@ -1992,7 +1992,7 @@ gpu_vmm_status gpu_vmm_torch_set_limit(int number,
 // Gives the device `peer` access to all memory of PyTorch's pool of another device, present and future.
 gpu_vmm_status gpu_vmm_torch_allow_access(int number, int peer);
 
-// Returns all free memory of every device to the driver, that of destroyed graphs included.
+// Returns all free memory of every device to the driver, including the memory of destroyed graphs.
 gpu_vmm_status gpu_vmm_torch_collect(void);
 
 // Returns free memory to the driver: on each device, as many whole pages as ended private pools have returned to the general pool
@@ -2235,7 +2235,7 @@ gpu_vmm_status gpu_vmm_torch_functions(const char *tag,
                                        void **free_function);
 
 // Returns the library's version, such as "0.1.0". The string is static. GPU_VMM_VERSION_MAJOR, GPU_VMM_VERSION_MINOR and
-// GPU_VMM_VERSION_PATCH are those of the header.
+// GPU_VMM_VERSION_PATCH are the header's version.
 const char *gpu_vmm_version(void);
 
 #ifdef __cplusplus

@@ -28,7 +28,7 @@ unsafe impl Object for Banked {
 /// For gpu_vmm_banked_selected: no bank is mapped.
 pub const GPU_VMM_NO_BANK: u32 = 4294967295;
 
-/// Reserves the addresses of a banked region, without a bank. `size` of the options must be that of the largest bank. Null options
+/// Reserves the addresses of a banked region, without a bank. `size` of the options must be the size of the largest bank. Null options
 /// mean the default. Free it with gpu_vmm_banked_free.
 ///
 /// Returns the statuses of gpu_vmm_region_reserve.

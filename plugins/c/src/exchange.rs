@@ -1,4 +1,4 @@
-//! Regions that another process follows while they change: one exports, the other imports what is published.
+//! Regions that another process follows while they change: one exports, the other imports the changes that are published.
 //!
 //! Uses unsafe code: C calls these functions with raw pointers.
 #![allow(unsafe_code)]

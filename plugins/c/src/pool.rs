@@ -368,8 +368,8 @@ pub unsafe extern "C" fn gpu_vmm_read(pool: *const Pool, address: u64, to: *mut 
     })
 }
 
-/// Copies bytes of the host to a block and waits for the copy. It does not wait for work on streams. The limits of the range are
-/// those of gpu_vmm_read.
+/// Copies bytes of the host to a block and waits for the copy. It does not wait for work on streams. The range has the same
+/// limits as in gpu_vmm_read.
 ///
 /// # Safety
 ///

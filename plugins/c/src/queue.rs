@@ -284,7 +284,7 @@ pub unsafe extern "C" fn gpu_vmm_copy_queue_read(
     })
 }
 
-/// Makes all copies that are queued from now on wait for the work that an event has recorded, such as that of the caller's stream. The
+/// Makes all copies that are queued from now on wait for the work that an event has recorded, such as the work of the caller's stream. The
 /// CPU does not wait, except on host memory. CUDA: cuStreamWaitEvent; HIP: hipStreamWaitEvent.
 ///
 /// Returns GPU_VMM_INVALID_ARGUMENT for an event of another backend.

@@ -31,7 +31,7 @@ fn both(
     answer.map_err(taken_away)
 }
 
-/// Exchanges the memory of a range with that of a range of another region, after waiting for the devices. The addresses stay the
+/// Exchanges the memory of a range with the memory of a range of another region, after waiting for the devices. The addresses stay the
 /// same, and no byte is copied. Both ranges must consist of whole mappings. With `force`, tensors may exist; they then have the
 /// other contents.
 ///

@@ -88,8 +88,8 @@ pub unsafe extern "C" fn gpu_vmm_physical_export_fd(physical: *const Physical, f
     })
 }
 
-/// Imports memory from a file descriptor, which stays open and stays the caller's. `size` and `properties` must be those of the
-/// exported memory: no driver reports them.
+/// Imports memory from a file descriptor, which stays open and stays the caller's. `size` and `properties` must equal the
+/// exported memory's: no driver reports them.
 ///
 /// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNSUPPORTED, or GPU_VMM_DRIVER for another kind of descriptor.
 ///
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn gpu_vmm_physical_export_fabric(
     })
 }
 
-/// Imports memory from a fabric handle. `size` and `properties` must be those of the exported memory: no driver reports them.
+/// Imports memory from a fabric handle. `size` and `properties` must equal the exported memory's: no driver reports them.
 ///
 /// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNSUPPORTED, or GPU_VMM_DRIVER for an invalid handle.
 ///

@@ -19,7 +19,7 @@ pub const GPU_VMM_INVALID_ARGUMENT: Status = 1;
 pub const GPU_VMM_OUT_OF_MEMORY: Status = 2;
 /// The process has too little free address space.
 pub const GPU_VMM_OUT_OF_ADDRESS_SPACE: Status = 3;
-/// No driver library was found, or the driver is too old or does not support the call; the text names what was looked for.
+/// No driver library was found, or the driver is too old or does not support the call; the text names the libraries that were looked for.
 pub const GPU_VMM_UNSUPPORTED: Status = 4;
 /// No live block has the address, or no block has the tag. Freeing a block twice reports this.
 pub const GPU_VMM_NOT_FOUND: Status = 5;

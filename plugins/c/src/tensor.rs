@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 /// Exports a part of a region, from `offset` bytes on, as a DLPack tensor. The memory stays as long as the tensor exists, also
 /// after the region grows or is freed.
 ///
-/// `code`, `bits` and `lanes` are those of DLDataType. `shape` and `strides`, in elements, have `ndim` numbers each, at most 32.
+/// `code`, `bits` and `lanes` are the fields of DLDataType. `shape` and `strides`, in elements, have `ndim` numbers each, at most 32.
 /// Null strides mean row-major order. `tensor` receives a `DLManagedTensorVersioned *` if `versioned` is true, else a
 /// `DLManagedTensor *`, which cannot express `read_only`.
 ///

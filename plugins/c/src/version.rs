@@ -30,7 +30,7 @@ const _: () = {
 };
 
 /// Returns the library's version, such as "0.1.0". The string is static. GPU_VMM_VERSION_MAJOR, GPU_VMM_VERSION_MINOR and
-/// GPU_VMM_VERSION_PATCH are those of the header.
+/// GPU_VMM_VERSION_PATCH are the header's version.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

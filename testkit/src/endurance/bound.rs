@@ -124,7 +124,7 @@ pub(super) fn bound(
     let used = pages.min(mapped);
     Amounts {
         mapped,
-        // With several streams, the pool exceeds what is needed by a fourteenth.
+        // With several streams, the pool exceeds the needed memory by a fourteenth.
         held: used + used / 14 + CACHED * settings.threads.min(CACHES) + 8 * settings.page,
         reserved,
         events: EVENTS * settings.streams,

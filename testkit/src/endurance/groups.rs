@@ -29,7 +29,7 @@ pub(super) const fn is_slot(capacity: u64, alignment: u64) -> bool {
     capacity <= SLOT && alignment <= UNIT
 }
 
-/// Returns the size of the largest block of the addresses that a block is in: those for blocks of up to 1 MiB, or those of a group of
+/// Returns the size of the largest block of the addresses that a block is in: for blocks of up to 1 MiB, or for a group of
 /// larger ones.
 pub(super) fn largest(capacity: u64, alignment: u64) -> u64 {
     const SMALL_BITS: u32 = 20;

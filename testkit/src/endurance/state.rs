@@ -16,7 +16,7 @@ pub struct Violation {
     pub seed: u64,
     /// The number of steps before.
     pub step: u64,
-    /// What is wrong.
+    /// The reason why the state is wrong.
     pub what: String,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Run<'a, B: Backend, W: Work> {
     pub(super) pool: &'a Pool<B>,
     pub(super) work: &'a W,
     pub(super) store: BackingStore<B>,
-    /// One model, so that the order of its changes is that of the calls.
+    /// One model, so that its changes are in the order of the calls.
     pub(super) model: Mutex<Model>,
     pub(super) violation: Mutex<Option<Violation>>,
     /// True after a violation.

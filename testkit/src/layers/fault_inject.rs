@@ -22,7 +22,7 @@ use std::os::windows::io::BorrowedHandle;
 /// A backend that forwards to an inner backend, except for the driver calls that fail by plan.
 ///
 /// The calls that can make an operation fail are numbered from 0: create, import, export, reserve, plain allocations, map, unmap, set
-/// access, copies, fill, synchronize, events and captures, can access, the pattern's, and those of multicast. A call
+/// access, copies, fill, synchronize, events and captures, can access, the pattern's, and multicast calls. A call
 /// that fails by plan does not reach the driver. [`live`](Self::live) returns the driver's live objects at any time.
 ///
 /// A call in which a driver may wait, or which maps memory, panics if its thread holds a lock under which that is forbidden:

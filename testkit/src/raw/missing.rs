@@ -10,7 +10,7 @@
 /// ```
 #[derive(Debug)]
 pub struct Missing(
-    /// What is missing.
+    /// The missing library or function.
     pub String,
 );
 

@@ -32,7 +32,7 @@ pub unsafe trait Event: Debug + Send + Sync {
     /// Records the work that is queued on the stream now, and replaces the earlier record. CUDA: `cuEventRecord`, HIP:
     /// `hipEventRecord`.
     ///
-    /// The default stream means that of the event's device.
+    /// The default stream belongs to the event's device.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ pub unsafe trait Event: Debug + Send + Sync {
     /// `hipStreamWaitEvent`.
     ///
     /// The CPU does not wait. Recording the event again later does not change what the stream waits for. The stream may belong
-    /// to another device; the default stream means that of the event's device.
+    /// to another device; the default stream belongs to the event's device.
     ///
     /// # Errors
     ///

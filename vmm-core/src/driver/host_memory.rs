@@ -1,7 +1,7 @@
 //! The host memory that a process can still take, by the system's estimate.
 //!
 //! Linux gives out more memory than there is, and ends a process that writes to memory which does not exist. So the stores ask
-//! before they take memory for contents: what is refused here is still in the device's memory.
+//! before they take memory for contents: contents that are refused here are still in the device's memory.
 
 use crate::types::{Bytes, Detail, DeviceId, DriverError, Error, Operation, Result};
 

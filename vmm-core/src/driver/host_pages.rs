@@ -97,7 +97,7 @@ mod system {
 
     impl Memory {
         pub(super) fn new(operation: Operation, length: Bytes) -> Result<(NonNull<u8>, Self)> {
-            // What is mapped in addition for the alignment has no memory.
+            // Addresses that are mapped in addition for the alignment have no memory.
             let size = (length + HostPages::LARGE).to_usize().unwrap_or(usize::MAX);
             let rights = ProtFlags::READ | ProtFlags::WRITE;
             // SAFETY: the call maps new pages at an address that the system chooses.
@@ -262,7 +262,7 @@ mod tests {
         // Another thread may map other memory there meanwhile, but not each time.
         let is_unmapped = (0..100).any(|_| {
             let pages = HostPages::new(Operation::PinMemory, Bytes::mib(3)).unwrap();
-            // What is mapped in addition for the alignment reaches beyond the end.
+            // The part that is mapped in addition for the alignment reaches beyond the end.
             let ends = [0, pages.length().0].map(|offset| pages.start().as_ptr() as u64 + offset);
             assert!(ends.iter().all(|end| is_mapped(*end)));
             drop(pages);

@@ -95,7 +95,7 @@ pub unsafe trait CopyStream: Debug + Send {
     ///
     /// # Errors
     ///
-    /// Any error that the driver returns, including that of a queued copy.
+    /// Any error that the driver returns, including the error of a queued copy.
     fn finish(&mut self) -> Result<()>;
 }
 

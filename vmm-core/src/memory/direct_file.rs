@@ -284,7 +284,7 @@ mod tests {
             bytes.fill(8);
             file.write_all_at(&bytes[..UNIT + 1], 2 * UNIT as u64).unwrap();
             file.flush().unwrap();
-            // What was written one way is read the other way.
+            // Bytes that were written one way are read the other way.
             let mut part = [0; 2];
             file.read_exact_at(&mut part, 2 * UNIT as u64 - 1).unwrap();
             assert_eq!(part, [7, 8]);

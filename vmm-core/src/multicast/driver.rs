@@ -31,7 +31,7 @@ pub unsafe trait MulticastBackend: Backend {
 /// The driver's calls for multicast objects.
 ///
 /// An object is a handle. The driver exports, maps and releases it by the same calls as memory. It is not memory: memory is
-/// bound to it. Its [properties](Handle::properties) are those of a device of the team.
+/// bound to it. Its [properties](Handle::properties) describe memory of a device of the team.
 ///
 /// # Safety
 ///
@@ -61,7 +61,7 @@ pub unsafe trait MulticastDriver: Debug + Send + Sync {
         properties: &Properties,
     ) -> Result<MulticastGranularity>;
 
-    /// Creates an object for `devices` devices, which are those of all processes. CUDA: `cuMulticastCreate`.
+    /// Creates an object for `devices` devices, counted over all processes. CUDA: `cuMulticastCreate`.
     ///
     /// # Safety
     ///

@@ -50,9 +50,9 @@
 //!
 //! # Granularity
 //!
-//! An object has a [granularity of its own](MulticastGranularity), which is not that of memory.
+//! An object has a [granularity of its own](MulticastGranularity), which differs from the granularity of memory.
 //!
-//! # Requirements, and what was tested
+//! # Requirements, and tested machines
 //!
 //! Multicast needs GPUs that NVSwitch connects and whose `CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED` is 1, a driver of CUDA 12.1 or
 //! later, and `nvidia-fabricmanager` if the fabric is managed. The [capability](crate::Feature::Multicast) repeats the driver's

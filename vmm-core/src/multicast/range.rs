@@ -132,7 +132,7 @@ impl<B: MulticastBackend> Multicast<B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::NotBound`] if a device of this process has no binding, those of
+    /// [`Detail::NotBound`] if a device of this process has no binding, the errors of
     /// [`RegionBuilder::build`](crate::RegionBuilder::build), or the driver's error. Nothing is mapped then, and the error returns
     /// the object with its bindings.
     pub fn map(self, placement: Placement) -> Result<MulticastRange<B>, Failed<Self>> {

@@ -90,7 +90,7 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
     ///
     /// # Safety
     ///
-    /// The descriptor must be that of a multicast object that was created with this size, this number of devices in all, and these
+    /// The descriptor must belong to a multicast object that was created with this size, this number of devices in all, and these
     /// handle types. All processes together must add that number of devices.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
     #[cfg(unix)]
     pub unsafe fn import(self, fd: BorrowedFd<'_>) -> Result<Team<B>> {
         let plan = self.plan(Operation::ImportMulticast)?;
-        // SAFETY: the caller guarantees that the descriptor is that of such an object.
+        // SAFETY: the caller guarantees that the descriptor belongs to such an object.
         let handle = unsafe { plan.driver.import(fd, plan.size, &plan.properties) }?;
         self.join(plan, handle)
     }
@@ -115,7 +115,7 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
     /// Those of [`create`](Self::create).
     pub unsafe fn import_fabric(self, from: &FabricHandle) -> Result<Team<B>> {
         let plan = self.plan(Operation::ImportMulticast)?;
-        // SAFETY: the caller guarantees that the bytes are those of such an object.
+        // SAFETY: the caller guarantees that the bytes name such an object.
         let handle = unsafe { plan.driver.import_fabric(from, plan.size, &plan.properties) }?;
         self.join(plan, handle)
     }

@@ -37,7 +37,7 @@ pub struct BankedRegion<B: Backend> {
 }
 
 impl<B: Backend> BankedRegion<B> {
-    /// Reserves the addresses without any bank. The builder's size must be that of the largest bank.
+    /// Reserves the addresses without any bank. The builder's size must be the size of the largest bank.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl<B: Backend> BankedRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchBank`], or those of [`BankedRegion::hide`]. The bank is then still there.
+    /// [`Detail::NoSuchBank`], or the errors of [`BankedRegion::hide`]. The bank is then still there.
     pub fn remove_bank(&mut self, bank: BankId, done: WaitFor<'_>) -> Result<Vec<PhysicalMemory<B>>> {
         self.bank(Operation::RemoveBank, bank)?;
         if self.selected == Some(bank) {

@@ -18,7 +18,7 @@ impl<B: Backend> PhysicalMemory<B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::OutOfRange`] for a range beyond the end of the memory; those of building a region and of [`Region::map`]. After
+    /// [`Detail::OutOfRange`] for a range beyond the end of the memory; the errors of building a region and of [`Region::map`]. After
     /// an error of the driver's copy, some of the bytes may have been written.
     pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<()> {
         self.mapped_alone(Operation::Write, offset, bytes.len(), |region| region.write(offset, bytes))

@@ -134,7 +134,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::TooManyElements`], and those of [`Region::grow_to`]. The vector is as before.
+    /// [`Detail::TooManyElements`], and the errors of [`Region::grow_to`]. The vector is as before.
     pub fn reserve(&mut self, additional: usize) -> Result<()> {
         let operation = Operation::Grow;
         let count =
@@ -232,7 +232,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchElement`], and those of [`Region::read`].
+    /// [`Detail::NoSuchElement`], and the errors of [`Region::read`].
     pub fn get(&self, index: usize) -> Result<T> {
         let mut value = [T::zeroed()];
         self.read(index, &mut value)?;
@@ -243,7 +243,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchElement`] for an element behind the last, and those of [`Region::read`].
+    /// [`Detail::NoSuchElement`] for an element behind the last, and the errors of [`Region::read`].
     pub fn read(&self, first: usize, values: &mut [T]) -> Result<()> {
         let offset = self.place(Operation::Read, first, values.len())?;
         self.region.read(offset, bytemuck::cast_slice_mut(values))
@@ -253,7 +253,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchElement`] for an element behind the last, and those of [`Region::write`].
+    /// [`Detail::NoSuchElement`] for an element behind the last, and the errors of [`Region::write`].
     pub fn write(&mut self, first: usize, values: &[T]) -> Result<()> {
         let offset = self.place(Operation::Write, first, values.len())?;
         self.region.write(offset, bytemuck::cast_slice(values))

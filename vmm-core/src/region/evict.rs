@@ -58,7 +58,7 @@ impl<B: Backend> Layout<B> {
         self.spans.reservations().try_for_each(Reservation::regain)
     }
 
-    /// Lowers the access of each piece's owner to that of the piece. Makes no rollback: after an error the caller removes the
+    /// Lowers the access of each piece's owner to the piece's access. Makes no rollback: after an error the caller removes the
     /// pieces.
     pub(super) fn lower(&mut self, pieces: &[PlacedMapping<B>]) -> Result<()> {
         for run in runs(pieces, |mapping| (mapping.memory.device(), mapping.access)) {

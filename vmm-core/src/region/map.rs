@@ -30,7 +30,7 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::map`], and those of [`Region::set_access`] for the device.
+    /// The errors of [`Region::map`], and of [`Region::set_access`] for the device.
     pub fn map_with_access(
         &mut self,
         offset: Bytes,

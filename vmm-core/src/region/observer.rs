@@ -274,7 +274,7 @@ impl<B: Backend> Region<B> {
     ///     }
     ///
     ///     fn after(&self, change: &BackingChange<'_>, outcome: BackingOutcome) {
-    ///         // Register what is mapped now.
+    ///         // Register the new mappings.
     ///     }
     /// }
     ///

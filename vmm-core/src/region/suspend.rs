@@ -88,7 +88,7 @@ impl<B: Backend> Region<B> {
     /// Suspends the region as [`Region::suspend`] does, and appends its memory to `list`.
     ///
     /// The list receives the pieces that only the region held, which [`grow_with`](Region::grow_with) and
-    /// [`resume_from`](Region::resume_from) of any region can use next. The pieces keep their bytes, also those of a
+    /// [`resume_from`](Region::resume_from) of any region can use next. The pieces keep their bytes, also the pieces of a
     /// [guarded](crate::RegionBuilder::guarded) region.
     ///
     /// Memory with other holders (another region, a clone, another process) stays as it is: its contents are not saved, the

@@ -12,7 +12,7 @@ use crate::types::{AccessMap, Bytes, Detail, DeviceId, Error, OffsetRange, Opera
 use std::collections::BTreeSet;
 
 impl<B: Backend> Region<B> {
-    /// Exchanges the physical memory of a part with that of a part of another region.
+    /// Exchanges the physical memory of a part with the memory of a part of another region.
     ///
     /// Afterwards this region's addresses contain the other region's bytes, and the reverse. The addresses stay the same, no byte
     /// is copied, and each address keeps its access. CUDA: `cuMemUnmap`, `cuMemMap` and `cuMemSetAccess`; HIP: `hipMemUnmap`,

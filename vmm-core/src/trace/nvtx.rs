@@ -1,7 +1,7 @@
 //! NVTX version 3, by which NVIDIA's tools receive ranges.
 //!
 //! NVTX is no library: a program hands the tool empty slots, into which the tool writes the functions that it wants to be called. A
-//! tool names itself in the environment variable `NVTX_INJECTION64_PATH`. The types here are those of NVIDIA's headers
+//! tool names itself in the environment variable `NVTX_INJECTION64_PATH`. The types here are from NVIDIA's headers
 //! `nvtxTypes.h` and `nvToolsExt.h`.
 #![allow(unsafe_code)]
 

@@ -3,7 +3,7 @@
 //!
 //! Each chunk of a pool is a heap, and each block a region of it. compute-sanitizer 2025.3.1 accepts a heap in memory of `cuMemAlloc`
 //! alone: it refuses memory of `cuMemMap` and of `cuMemAllocAsync` as an invalid parameter (NVIDIA H100, driver 580.159.04, 2026-11-25,
-//! by a program of NVIDIA's own headers). So only pools of plain allocations report theirs. The types are those of NVIDIA's headers
+//! by a program of NVIDIA's own headers). So only pools of plain allocations report theirs. The types are from NVIDIA's headers
 //! `nvtxExtTypes.h` and `nvToolsExtMem.h`.
 #![allow(unsafe_code)]
 

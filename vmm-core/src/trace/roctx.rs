@@ -5,7 +5,7 @@ use libloading::os::unix::Library;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
 
-/// The libraries that have rocTX: that of rocprofv3, and the older one of rocprof.
+/// The libraries that have rocTX: the one of rocprofv3, and the older one of rocprof.
 const NAMES: [&str; 2] = ["librocprofiler-sdk-roctx.so.1", "libroctx64.so.4"];
 
 /// The functions of rocTX. Without a profiler they do nothing.
@@ -26,7 +26,7 @@ fn load() -> Option<Roctx> {
     // SAFETY: the initializers of AMD's library have no condition.
     let others = NAMES.iter().filter_map(|name| unsafe { Library::new(*name) }.ok());
     std::iter::once(Library::this()).chain(others).find_map(|library| {
-        // SAFETY: both names belong to rocTX alone, and the types are those of its header.
+        // SAFETY: both names belong to rocTX alone, and the types are from its header.
         let found = unsafe {
             Some(Roctx {
                 push: *library.get(b"roctxRangePushA").ok()?,

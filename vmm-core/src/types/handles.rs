@@ -14,11 +14,11 @@ use windows_sys::Win32::Foundation::{HANDLE, HANDLE_FLAG_INHERIT, SetHandleInfor
 ///
 /// # Safety
 ///
-/// If the number is that of a handle, the driver has just created that handle, and the caller owns it.
+/// If the number names a handle, the driver has just created that handle, and the caller owns it.
 ///
 /// # Errors
 ///
-/// [`Detail::DriverContractViolated`] if the number is not that of a handle.
+/// [`Detail::DriverContractViolated`] if the number names no handle.
 pub unsafe fn adopt(operation: Operation, made: RawHandle) -> Result<OwnedHandle> {
     // SAFETY: the caller owns the handle, if it is one.
     unsafe { own(made.addr() as u64) }.map_err(|why| {
@@ -31,14 +31,14 @@ pub unsafe fn adopt(operation: Operation, made: RawHandle) -> Result<OwnedHandle
 ///
 /// # Safety
 ///
-/// If the number is that of a handle, the caller owns that handle.
+/// If the number names a handle, the caller owns that handle.
 ///
 /// # Errors
 ///
-/// The reason why the number is not that of a handle.
+/// The reason why the number names no handle.
 pub unsafe fn own(value: u64) -> Result<OwnedHandle, String> {
     let handle = number(value)?;
-    // SAFETY: for a number that is not that of a handle, the call only returns an error.
+    // SAFETY: for a number that names no handle, the call only returns an error.
     match unsafe { SetHandleInformation(handle, HANDLE_FLAG_INHERIT, 0) } {
         0 => Err(format!("{value:#x} is not a handle of this process: {}", io::Error::last_os_error())),
         // SAFETY: it is a handle, so the caller owns it.
@@ -51,7 +51,7 @@ pub unsafe fn own(value: u64) -> Result<OwnedHandle, String> {
 ///
 /// # Errors
 ///
-/// A message that the number is not that of a handle.
+/// A message that the number names no handle.
 pub fn number(value: u64) -> Result<HANDLE, String> {
     match i32::try_from(value) {
         Ok(1..) => Ok(value as usize as HANDLE),

@@ -1,8 +1,8 @@
-//! What is left of a waiting range in the pages of a part that is taken: pages count the ranges that wait in them.
+//! The remainders of a waiting range in the pages of a part that is taken: pages count the ranges that wait in them.
 
 use super::ranges::Range;
 
-/// A waiting range of which a part is taken. What is left of it before and behind the part may lie in the first and the last page
+/// A waiting range of which a part is taken. Its remainders before and behind the part may lie in the first and the last page
 /// of the part.
 pub(super) struct Cut {
     /// The page in which something is left before the part, or [`NOWHERE`].

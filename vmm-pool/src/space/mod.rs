@@ -3,7 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `bins` | free ranges by their size |
-//! | `cut` | what is left of a waiting range in the pages of a part that is taken |
+//! | `cut` | the remainders of a waiting range in the pages of a part that is taken |
 //! | `group` | the sizes that share a space |
 //! | `ranges` | the taken and free ranges, without regard to memory |
 //! | `search` | the place of a block: the best fit that needs the least mapping |

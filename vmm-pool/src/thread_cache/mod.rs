@@ -67,7 +67,7 @@ pub(crate) struct Cache<B: Backend> {
 #[repr(align(128))]
 struct Bin<B: Backend> {
     tag: u16,
-    /// The number of bodies whose place is this bin: cached ones, and those of live blocks.
+    /// The number of bodies whose place is this bin: cached ones, and bodies of live blocks.
     bodies: u32,
     /// The stream, or [`FORGOTTEN`] after it was forgotten: later frees then wait until the number serves another stream.
     stream: Stream<'static>,

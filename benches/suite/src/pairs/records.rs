@@ -75,7 +75,7 @@ fn in_use() -> StepResult<u64> {
     // glibc has the function from 2.33 on. The command as one file is linked to an older one.
     let program = libloading::os::unix::Library::this();
     #[allow(unsafe_code)]
-    // SAFETY: the type is that of the function in glibc's header.
+    // SAFETY: the function has this type in glibc's header.
     let report = unsafe { program.get::<Report>(b"mallinfo2\0") };
     let Ok(report) = report else {
         return Err(Stop::Skipped(

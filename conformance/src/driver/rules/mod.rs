@@ -1,7 +1,7 @@
 //! The rules, by group. Each is a function that makes calls and records the results.
 //!
 //! The doc comment of a rule is what the documentation says: "CUDA" is the driver API's reference, "HIP" is the runtime's
-//! reference and its guide to virtual memory, "AMD's tests" are those of hip-tests. A rule that names none of them is in both
+//! reference and its guide to virtual memory, "AMD's tests" is the project hip-tests. A rule that names none of them is in both
 //! vendors' documentation.
 
 mod access;

@@ -179,10 +179,10 @@ cases! { "failures":
     /// If unmapping another device's memory after a failed growth fails too, the error reports it, and only the new range is
     /// poisoned.
     undoing_grow_to_on,
-    /// If undoing a failed move fails too, the region stays usable at its old address, except for what was lost there.
+    /// If undoing a failed move fails too, the region stays usable at its old address, except for the memory that was lost there.
     undoing_grow_or_move,
     /// If undoing a failed move with another device's memory fails too, the region stays usable at its old address, except for
-    /// what was lost there.
+    /// the memory that was lost there.
     undoing_grow_or_move_on,
     /// If restoring the mappings of a failed shrink fails too, the error reports it, and only their range is poisoned.
     undoing_shrink_to,

@@ -27,7 +27,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [regions::cases(), waits::cases(), refused::cases(), failing::cases(), pools::cases()].concat()
 }
 
-/// Returns why a case cannot run on a device: those of this group run on devices without virtual memory management alone, and all
+/// Returns why a case cannot run on a device: cases of this group run on devices without virtual memory management alone, and all
 /// others on devices that have it.
 pub(crate) fn unsuited(backend: &impl Backend, device: DeviceId, case: &str) -> Option<String> {
     let described = backend.device(Operation::QueryDevice, device).ok()?;
@@ -58,7 +58,7 @@ fn grow<B: TestKit>(region: &mut Region<B>, size: Bytes) -> Growth {
     growth
 }
 
-/// Checks that the region's records are those of one allocation.
+/// Checks that the region's records describe one allocation.
 fn has_one_allocation<B: TestKit>(region: &Region<B>, size: Bytes) {
     assert!(region.is_plain());
     assert_eq!((region.end(), region.mapped(), region.reserved()), (size, size, size));

@@ -200,7 +200,7 @@ fn the_budget<B: TestKit>(subject: &Subject<B>) {
     assert!(pool.alloc(Bytes::mib(11)).unwrap_err().is_out_of_memory());
     write(subject, &two, 2);
     drop(one);
-    // The freed four are not enough for eight, and those of the other block are not free.
+    // The freed four are not enough for eight, and the other block's pages are not free.
     assert!(pool.alloc(Bytes::mib(8)).unwrap_err().is_out_of_memory());
     assert!(made_and_held(&pool).1 <= Bytes::mib(10));
     check(subject, &two, 2);

@@ -14,7 +14,7 @@ use gpu_vmm_testkit::TestKit;
 cases! { "no_vmm":
     /// Mapping, unmapping, access, swaps, suspending, moving to a device and dma-bufs are refused with the device and the reason.
     operations,
-    /// Memory cannot be created without an address, nor in a page list or a bank, and that of a region cannot be mapped or exported.
+    /// Memory cannot be created without an address, nor in a page list or a bank, and memory of a region cannot be mapped or exported.
     physical_memory,
     /// A place, a guard, memory with further properties and access of other devices are refused when a region is built.
     settings,

@@ -28,7 +28,7 @@ cases! { "no_vmm":
     aligned,
     /// Reading, writing, filling and copying work as in any region, and nothing outside of it can be read or written.
     contents,
-    /// A vector keeps its elements while it grows, shrinks and is truncated, and its pointer is that of the elements.
+    /// A vector keeps its elements while it grows, shrinks and is truncated, and its pointer is the elements' address.
     vectors,
     /// A thread that maps memory in advance does not move a region, and growth works without it.
     premap_does_nothing,

@@ -14,7 +14,7 @@ cases! { "peer":
     peers_are_granted_and_withdrawn,
     /// A peer with write access writes, and the owner reads what it wrote.
     a_peer_writes,
-    /// A peer that is given access later reads what was written before, and the owner keeps its access.
+    /// A peer that is given access later reads the bytes that were written before, and the owner keeps its access.
     a_peer_that_comes_late,
     /// Two mappings of one piece can each be accessible to a different device.
     each_mapping_has_its_own,

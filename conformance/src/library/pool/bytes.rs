@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 cases! { "pool":
-    /// A block has the alignment, stream and tag of its request, and otherwise those of the pool.
+    /// A block has the alignment, stream and tag of its request, and otherwise the pool's.
     requests,
     /// Bytes that are written to a block are read back at any offset, and no other byte of it or of its neighbors changes.
     bytes_are_read_and_written,

@@ -126,7 +126,7 @@ fn no_blocks_of_a_suspended_tag<B: TestKit>(subject: &Subject<B>) {
     // The thread cache has blocks of these sizes.
     drop(some(subject, &pool));
     base.suspend("weights", &store, idle()).unwrap();
-    // The first request is for what was freed last, which has no memory.
+    // The first request is for the addresses that were freed last, which have no memory.
     drop(large);
     for size in [5 << 20, 100, 5000, 70_000, 1 << 20] {
         let error = pool.alloc(Bytes(size)).unwrap_err();

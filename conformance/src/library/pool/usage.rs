@@ -13,7 +13,7 @@ cases! { "pool":
     usage_follows_the_blocks,
     /// The slots of a size are live or free, also those in thread caches.
     slots_are_live_or_free,
-    /// The memory of a part of a block is that of the pages that contain it; a part without memory has none.
+    /// The memory of a part of a block is the memory of the pages that contain it; a part without memory has none.
     memory_of_a_part,
     /// The peak can be set back, and a smaller budget refuses new memory until it is larger again.
     peak_and_budget_can_be_set,

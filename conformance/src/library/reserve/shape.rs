@@ -10,7 +10,7 @@ use std::panic::resume_unwind;
 cases! { "reserve":
     /// A new region has the requested addresses in one reservation, and nothing is mapped in it.
     begins_empty,
-    /// The granularity is a power of two, at least that of each device, and divides the unit of addresses.
+    /// The granularity is a power of two, at least each device's, and divides the unit of addresses.
     granularity_is_a_power_of_two,
     /// Querying the granularity, reserving and creating work in a thread that never made a driver call.
     on_a_fresh_thread,

@@ -2,7 +2,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `restored` | what is restored: addresses, mappings, access, contents |
+//! | `restored` | the restored parts: addresses, mappings, access, contents |
 //! | `blocks` | the contents of the file, and the blocks that it omits |
 //! | `relocated` | other addresses, other devices |
 //! | `described` | memory that no region of this device could have |

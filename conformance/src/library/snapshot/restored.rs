@@ -1,4 +1,4 @@
-//! What is restored.
+//! The restored parts of a snapshot.
 
 use super::{filled, restore_one, ring, save};
 use crate::case::cases;

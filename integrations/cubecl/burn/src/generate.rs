@@ -104,7 +104,7 @@ impl Caches {
         Ok(())
     }
 
-    /// Stores the key and the value of a position. Returns those of all positions so far.
+    /// Stores the key and the value of a position. Returns the keys and values of all positions so far.
     fn remember(
         &mut self,
         layer: usize,

@@ -1,4 +1,4 @@
-//! What is replayed, for one version of cubecl.
+//! The replayed calls, for one version of cubecl.
 
 use super::cubecl_ir::MemoryDeviceProperties;
 use super::cubecl_server::config::{CubeClRuntimeConfig, RuntimeConfig as _};

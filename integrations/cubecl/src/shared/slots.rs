@@ -89,7 +89,7 @@ impl<B: Backend> Slots<B> {
         }
     }
 
-    /// Frees those of a few allocations whose last handle is gone.
+    /// Frees a few allocations whose last handle is gone.
     pub(super) fn sweep_some(&mut self, failures: &mut ErrorGraph) {
         for index in self.newest {
             self.free_unused(index as usize, failures);
@@ -163,7 +163,7 @@ impl<B: Backend> Slots<B> {
         }
     }
 
-    /// Returns the index of the allocation that a descriptor names. Its location may be that of a freed allocation, at which
+    /// Returns the index of the allocation that a descriptor names. Its location may name a freed allocation, at which
     /// there is another one by now.
     fn index_of(&self, descriptor: &ManagedMemoryDescriptor) -> Result<usize, IoError> {
         if !descriptor.is_allocated() {

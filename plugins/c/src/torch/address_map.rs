@@ -96,7 +96,7 @@ impl<V> AddressMap<V> {
         let value = self.slots[hole].1.take();
         self.slots[hole].0 = 0;
         self.len -= 1;
-        // Moves back what was inserted behind the slot because the slot was used.
+        // Moves entries back that were inserted behind the slot because the slot was used.
         let mut at = (hole + 1) & self.mask();
         while self.slots[at].0 != 0 {
             let home = self.home(self.slots[at].0);

@@ -8,15 +8,15 @@ const SMALL: u64 = 1 << 20;
 /// What PyTorch rounds sizes up to in its statistics.
 const ROUNDING: u64 = 512;
 
-/// A quantity of live blocks. The first of two numbers is that of blocks of up to 1 MiB, the second that of larger ones.
+/// A quantity of live blocks. The first of two numbers counts blocks of up to 1 MiB, the second larger ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TorchQuantity {
-    /// What is live.
+    /// The live amount.
     pub live: [u64; 2],
-    /// What was freed since gpu_vmm_torch_reset_accumulated.
+    /// The amount that was freed since gpu_vmm_torch_reset_accumulated.
     pub freed: [u64; 2],
-    /// What was allocated since then.
+    /// The amount that was allocated since then.
     pub allocated: [u64; 2],
     /// The most that was live since gpu_vmm_torch_reset_peak.
     pub peak: [u64; 2],
@@ -39,12 +39,12 @@ fn rounded(size: Bytes) -> u64 {
     size.0.div_ceil(ROUNDING).wrapping_mul(ROUNDING)
 }
 
-/// A [`TorchQuantity`] as each call changes it. All numbers wrap around: those of a caller may be wrong.
+/// A [`TorchQuantity`] as each call changes it. All numbers wrap around: a caller's numbers may be wrong.
 #[derive(Clone, Copy, Default)]
 struct Quantity {
     live: [u64; 2],
     freed: [u64; 2],
-    /// What was live at the last reset: with it, what was allocated since follows from the others.
+    /// The live amount at the last reset: with it, the amount allocated since then follows from the others.
     before: [u64; 2],
     peak: [u64; 2],
     peak_of_all: u64,
@@ -103,7 +103,7 @@ impl Amounts {
         self.count(size, capacity, Quantity::remove);
     }
 
-    /// Changes each quantity by a block. Its kind is that of its capacity: a block of a private pool may serve a smaller request.
+    /// Changes each quantity by a block. Its kind follows from its capacity: a block of a private pool may serve a smaller request.
     #[inline]
     fn count(&mut self, size: Bytes, capacity: Bytes, change: impl Fn(&mut Quantity, usize, u64)) {
         let kind = usize::from(capacity.0 > SMALL);

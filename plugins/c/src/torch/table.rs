@@ -209,7 +209,7 @@ pub(super) fn with<T>(address: Address, change: impl FnOnce(&mut Entry) -> T) ->
     live(Operation::FindBlock).ok()?.blocks.get_mut(address).map(change)
 }
 
-/// Returns a copy of all blocks of a device, or of those of one private pool.
+/// Returns a copy of all blocks of a device, or of one private pool.
 pub(super) fn blocks(device: u8, of: Option<MempoolId>) -> Vec<TorchBlock> {
     let Ok(live) = live(Operation::QueryPool) else { return Vec::new() };
     let wanted = |entry: &&Entry| entry.device == device && (of.is_none() || entry.private() == of);

@@ -252,7 +252,7 @@ impl<B: TestKit> Calls for Host<B> {
         let properties = Properties::on(self.current()).shareable();
         // SAFETY: the descriptor is open, as was just checked, and borrowed for the length of this call.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        // SAFETY: the size is that of the exported file; other descriptors are refused.
+        // SAFETY: the exported file has this size; other descriptors are refused.
         match unsafe { self.backend.import(fd, size, &properties) } {
             Ok(imported) => {
                 *handle = self.books().keep(imported);

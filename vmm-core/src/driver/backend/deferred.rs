@@ -145,7 +145,7 @@ impl Deferred {
 
     /// Returns true if a wait for a device could invalidate a known capture: it was announced, or a watched stream captures.
     ///
-    /// A stream that the driver cannot report on does not count: the wait that follows reports what is wrong. False in a forked child.
+    /// A stream that the driver cannot report on does not count: the wait that follows reports the error. False in a forked child.
     #[must_use]
     pub fn knows_capture(&self, backend: &impl Backend) -> bool {
         let Ok(streams) = self.streams.lock(Operation::QueryCapture) else { return false };

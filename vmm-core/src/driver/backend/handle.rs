@@ -16,7 +16,7 @@ use std::os::windows::io::OwnedHandle;
 ///
 /// # Safety
 ///
-/// [`size`](Handle::size) and [`properties`](Handle::properties) never change and are those of the memory: this crate relies
+/// [`size`](Handle::size) and [`properties`](Handle::properties) never change and describe the memory: this crate relies
 /// on them to map and copy.
 pub unsafe trait Handle: Debug + Send + Sync {
     /// Returns the size of the memory.

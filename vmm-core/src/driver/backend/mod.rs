@@ -55,7 +55,7 @@ use std::fmt::Debug;
 ///
 /// # Safety
 ///
-/// This crate's memory safety depends on the results of an implementation, including those of its safe methods:
+/// This crate's memory safety depends on the results of an implementation, including the results of its safe methods:
 ///
 /// - A clone uses the same driver, and [`instance`](Backend::instance) is equal for two values only if each accepts the
 ///   handles of the other.

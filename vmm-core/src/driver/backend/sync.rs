@@ -25,7 +25,7 @@ pub unsafe trait SyncCalls {
 
     /// Waits until a stream has finished its queued work. CUDA: `cuStreamSynchronize`, HIP: `hipStreamSynchronize`.
     ///
-    /// The default stream means that of `device`, and the [per-thread default stream](Stream::is_per_thread) that of the calling
+    /// The default stream belongs to `device`, and the [per-thread default stream](Stream::is_per_thread) to the calling
     /// thread.
     ///
     /// # Errors

@@ -182,12 +182,12 @@ mod tests {
         assert_eq!(memory.taken(), BLOCK + Bytes::mib(1));
         drop((again, other));
         assert_eq!(memory.taken(), BLOCK + Bytes::mib(1));
-        // What is kept already counts.
+        // Memory that is kept already counts.
         drop([pages(BLOCK), pages(BLOCK)]);
         assert_eq!(memory.taken(), BLOCK + Bytes::mib(1));
         let most = pages(Bytes::gib(1));
         assert_eq!((most.blocks.len(), memory.taken()), (5, Bytes::gib(1)), "what was kept is a part of it");
-        // What was kept stays if the host has too little memory for the rest.
+        // Memory that was kept stays if the host has too little memory for the rest.
         drop(most);
         let kept = memory.taken();
         assert!(memory.pages(OPERATION, Bytes::gib(1 << 30)).is_err());

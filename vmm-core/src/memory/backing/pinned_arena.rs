@@ -172,7 +172,7 @@ mod tests {
         let take = |size| arena.extent(Operation::Suspend, Bytes(size)).unwrap();
         let (first, second, between, third) = (take(5), take(3), take(8), take(8));
         assert_eq!(arena.free(), Bytes::ZERO);
-        // The last bytes of the first allocation, and those of the second that begin at the offset behind them.
+        // The last bytes of the first allocation, and bytes of the second that begin at the offset behind them.
         drop((third, second));
         let free = |length, offset, piece| Extent { piece, offset: Bytes(offset), length: Bytes(length) };
         assert_eq!(*arena.extents.lock(Operation::Suspend).unwrap(), [free(3, 5, 0), free(8, 8, 1)]);

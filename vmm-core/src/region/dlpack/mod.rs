@@ -35,7 +35,7 @@
 //!   [`Detail::Exported`](crate::Detail::Exported). [`TensorRegion::shrink_exported_to`] and [`TensorRegion::suspend_exported`]
 //!   remove it anyway: the consumer must not use memory that was removed.
 //! - Exporting waits for nothing. The caller must order queued work that writes the tensor's memory before the consumer's work.
-//! - The tensor begins where the view says. Some consumers require a larger alignment than that of an element, for example 256
+//! - The tensor begins where the view says. Some consumers require a larger alignment than an element's, for example 256
 //!   bytes.
 //! - The tensor may lie in [several reservations](crate::Region::reservations) if the region grew behind its first one. Kernels
 //!   see no difference, but a driver may refuse a single copy across the border: reserve enough addresses at first.

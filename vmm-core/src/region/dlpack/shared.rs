@@ -103,7 +103,7 @@ impl<B: Backend> TensorRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::Exported`] while a tensor of the region exists, whatever part it shows; those of [`Region::shrink_to`];
+    /// [`Detail::Exported`] while a tensor of the region exists, whatever part it shows; the errors of [`Region::shrink_to`];
     /// [`Detail::Forked`]. The region is as before.
     pub fn shrink_to(&self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
         self.lock_unexported(Operation::Shrink)?.shrink_to(size, done)
@@ -123,7 +123,7 @@ impl<B: Backend> TensorRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::Exported`] while a tensor of the region exists; those of [`Region::suspend`]; [`Detail::Forked`].
+    /// [`Detail::Exported`] while a tensor of the region exists; the errors of [`Region::suspend`]; [`Detail::Forked`].
     pub fn suspend(&self, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
         self.lock_unexported(Operation::Suspend)?.suspend(store, done)
     }

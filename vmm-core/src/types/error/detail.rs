@@ -212,7 +212,7 @@ pub enum Detail {
     /// A part of a region that cannot be exported as a tensor.
     #[error("{reason}")]
     BadTensor {
-        /// What is wrong and what would be right.
+        /// The mistake, and the correct form.
         reason: String,
     },
     /// Tensors that still use memory of the region.

@@ -7,7 +7,7 @@
 //! ranges.
 //!
 //! Free neighbours become one range if both are ready, or if both wait for the same stream. A waiting range that an event covers
-//! already is not joined with what is freed later: otherwise steady frees beside it would put off the time at which other streams
+//! already is not joined with memory that is freed later: otherwise steady frees beside it would put off the time at which other streams
 //! may use it. The last range is always free and ready: it is the end of the space.
 //!
 //! | file | subject |
@@ -34,7 +34,7 @@ pub(super) struct Range {
     /// The neighbours in the space.
     before: RangeIndex,
     behind: RangeIndex,
-    /// The size under which the range is listed: its own, or that of its run if it waits.
+    /// The size under which the range is listed: its own, or the size of its run if it waits.
     listed: u64,
     /// The neighbours in the bin.
     back: RangeIndex,

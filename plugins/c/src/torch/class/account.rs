@@ -21,7 +21,7 @@ pub struct TorchUsage {
     pub peak_held: u64,
     /// The physical memory that contains blocks of up to 1 MiB.
     pub held_small: u64,
-    /// The number and the size of freed blocks that wait for work on a stream: those of up to 1 MiB, and the larger ones.
+    /// The number and the size of freed blocks that wait for work on a stream: blocks of up to 1 MiB, and larger ones.
     pub pending_blocks: [u64; 2],
     pub pending_bytes: [u64; 2],
     /// The number of pages of physical memory that were ever created, and returned to the driver.
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_measure(number: c_int, usage: *mut TorchU
     })
 }
 
-/// Sets the peaks of a device's held memory and of its live blocks to what is held and live now.
+/// Sets the peaks of a device's held memory and of its live blocks to the current amounts.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_reset_peak(number: c_int) -> Status {
     status(|| {
@@ -142,7 +142,7 @@ pub extern "C" fn gpu_vmm_torch_allow_access(number: c_int, peer: c_int) -> Stat
     })
 }
 
-/// Returns all free memory of every device to the driver, that of destroyed graphs included.
+/// Returns all free memory of every device to the driver, including the memory of destroyed graphs.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_collect() -> Status {
     status(|| {
@@ -375,7 +375,7 @@ mod tests {
         }
         let most = quantities(&measured());
         for now in &most {
-            // Nothing was freed: all peaks are what is live.
+            // Nothing was freed: all peaks are the live amount.
             assert_eq!((now.peak, now.peak_of_all), (now.live, now.live.iter().sum()));
         }
         let all: Vec<u64> = expected.keys().copied().collect();
