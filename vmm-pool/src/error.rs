@@ -10,7 +10,7 @@ use gpu_vmm_core::{Address, Bytes, DeviceId, DriverError, Error, ErrorKind};
 pub enum PoolError {
     /// There is no memory left: the pool keeps none that fits, none is about to be free, none can be returned to the driver,
     /// and the driver has none.
-    #[error("out of memory for {requested} on {device} tagged {tag:?} ({source}); {stats}")]
+    #[error("out of memory for {requested} on {device} tagged {tag:?} ({source}); {stats}{}", waits_for_capture(*captures))]
     OutOfMemory {
         /// The requested size.
         requested: Bytes,
@@ -22,6 +22,9 @@ pub enum PoolError {
         stats: Box<PoolStats>,
         /// The limit that was reached: the driver's error, or the budget.
         source: Box<ExhaustedResource>,
+        /// True if a stream of the pool captures. Memory that is freed on it meanwhile serves others after the capture, and counts as
+        /// kept in `stats`.
+        captures: bool,
     },
     /// There are no addresses left, though there may be memory.
     #[error(
@@ -124,6 +127,14 @@ impl ExtensionError for PoolError {
     }
 }
 
+/// Returns the end of the text of a shortage.
+const fn waits_for_capture(captures: bool) -> &'static str {
+    match captures {
+        true => "; a stream captures: what is freed on it meanwhile waits for the end of the capture",
+        false => "",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,6 +149,7 @@ mod tests {
             tag: tag(),
             stats: stats.clone(),
             source: Box::new(source),
+            captures: false,
         };
         let addresses = PoolError::OutOfAddresses {
             requested: Bytes::mib(3),

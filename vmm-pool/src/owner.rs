@@ -127,12 +127,16 @@ impl<B: Backend> Owner<B> {
         requested: Bytes,
         tag: &Tag,
     ) -> Error {
-        let (device, name, stats) = (self.device, tag.name.clone(), Box::new(self.stats()));
-        // Read after the statistics, which take the same lock.
-        let (budget, of_environment, limit) = match self.inner.core(operation) {
-            Ok(core) => (core.settings.budget, core.settings.budget_of_environment, core.settings.addresses),
+        let (budget, of_environment, limit, captures) = match self.inner.core(operation) {
+            Ok(mut core) => {
+                let captures = core.streams.is_any_capturing();
+                let settings = &core.settings;
+                (settings.budget, settings.budget_of_environment, settings.addresses, captures)
+            }
             Err(error) => return error,
         };
+        // They count the question about captures.
+        let (device, name, stats) = (self.device, tag.name.clone(), Box::new(self.stats()));
         let source_of = |source| match source {
             ExhaustedResource::Budget(budget) if of_environment => {
                 ExhaustedResource::BudgetOfEnvironment(budget)
@@ -153,7 +157,7 @@ impl<B: Backend> Owner<B> {
                 let source = Box::new(source_of(source));
                 Error::of_extension(
                     operation,
-                    PoolError::OutOfMemory { requested, device, tag: name, stats, source },
+                    PoolError::OutOfMemory { requested, device, tag: name, stats, source, captures },
                 )
             }
             Shortage::Addresses { used, reserved } => Error::of_extension(
@@ -178,6 +182,7 @@ impl<B: Backend> Owner<B> {
                         tag: name,
                         stats,
                         source: Box::new(source_of(ExhaustedResource::Budget(budget))),
+                        captures,
                     },
                 )
             }

@@ -1,4 +1,4 @@
-//! Memory that was freed in a capture serves later captures once the pool was called outside of one.
+//! Memory that was freed in a capture: it serves later captures once the pool was called outside of one, and none before its end.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -28,4 +28,23 @@ fn a_request_between_captures_bounds_their_memory() {
             _ => assert!(pool.stats().held <= most, "{}", pool.stats()),
         }
     }
+}
+
+#[test]
+fn a_shortage_names_the_capture() {
+    let backend = LateWork::new(HostConfig::new().memory(Bytes::mib(64)).open().unwrap(), 2);
+    let pool = Pool::builder(&backend).build().unwrap();
+    let stream = backend.stream(1);
+    let alloc = || pool.request(Bytes::mib(20)).stream(stream).alloc();
+    let named = "a stream captures: what is freed on it meanwhile waits for the end of the capture";
+    backend.set_capturing(1, true);
+    for _ in 0..3 {
+        drop(alloc().unwrap());
+    }
+    let error = alloc().unwrap_err();
+    assert!(error.to_string().contains(named), "{error}");
+    backend.set_capturing(1, false);
+    let _block = alloc().unwrap();
+    let error = pool.alloc(Bytes::mib(65)).unwrap_err();
+    assert!(!error.to_string().contains("captures"), "{error}");
 }
