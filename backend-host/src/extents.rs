@@ -71,34 +71,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_reused_and_merged() {
-        let mut extents = Extents::default();
-        assert_eq!([10, 20, 30].map(|size| extents.take(size)), [Some(0), Some(10), Some(30)]);
-        extents.give_back(0, 10);
-        extents.give_back(10, 20);
-        assert_eq!(extents.by_offset, BTreeMap::from([(0, 30)]));
-        assert_eq!(extents.take(30), Some(0));
-        extents.give_back(0, 30);
-        assert_eq!((extents.take(5), extents.take(5), extents.end()), (Some(0), Some(5), 60));
-    }
-
-    #[test]
-    fn the_best_fit_is_taken_and_the_end_moves_back() {
-        let mut extents = Extents::default();
-        let offsets = [8, 1, 4, 1, 2].map(|size| extents.take(size).unwrap());
-        extents.give_back(offsets[0], 8);
-        extents.give_back(offsets[2], 4);
-        assert_eq!(extents.take(3), Some(offsets[2]));
-        extents.give_back(offsets[4], 2);
-        assert_eq!(extents.end(), offsets[4]);
-        extents.give_back(offsets[3], 1);
-        extents.give_back(offsets[2], 3);
-        extents.give_back(offsets[1], 1);
-        assert_eq!(extents.end(), 0);
-        assert!(extents.by_offset.is_empty() && extents.by_size.is_empty());
-    }
-
-    #[test]
     fn more_than_all_offsets_are_refused_and_take_nothing() {
         let mut extents = Extents::default();
         assert_eq!(extents.take(u64::MAX - 10), Some(0));

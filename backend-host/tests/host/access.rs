@@ -3,8 +3,8 @@
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, BackingStore, Bytes, CopyCalls, Detail, DeviceId, Error, Grant, Location,
-    Operation, PhysicalMemory, Properties, Region, RegionBuilder, Reservation, WaitFor,
+    Access, Address, AddressRange, BackingStore, Bytes, CopyCalls, Detail, DeviceId, Error, Location,
+    Operation, Properties, Region, RegionBuilder, Reservation, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
@@ -17,65 +17,6 @@ fn pair() -> HostBackend {
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> (String, String) {
     let error = result.unwrap_err();
     (error.driver_error().unwrap().name.clone().into_owned(), error.to_string())
-}
-
-#[test]
-fn a_new_mapping_gives_no_device_access() {
-    let host = pair();
-    let handle = create(&host, ONE, GRANULE).unwrap();
-    let mut range = Range::new(&host, GRANULE);
-    range.map(Bytes::ZERO, &handle).unwrap();
-    for device in [ONE, TWO] {
-        assert_eq!(range.access(Bytes::ZERO, device).unwrap(), Access::None);
-        let (name, text) = refused(range.read(device, Bytes::ZERO, 1));
-        assert_eq!(name, "EACCES");
-        assert!(text.contains(&format!("{device} has no access")), "{text}");
-        assert_eq!(range.read(device, Bytes(1), 0).unwrap(), [], "nothing is read");
-    }
-    range.unmap(Bytes::ZERO, GRANULE).unwrap();
-}
-
-#[test]
-fn each_device_may_do_what_it_was_granted_and_no_more() {
-    let host = pair();
-    let handle = create(&host, ONE, GRANULE).unwrap();
-    let mut range = Range::new(&host, GRANULE);
-    range.map(Bytes::ZERO, &handle).unwrap();
-    let grants =
-        [Grant { device: ONE, access: Access::ReadWrite }, Grant { device: TWO, access: Access::Read }];
-    // SAFETY: the range is the one mapping, and no other code uses it.
-    unsafe { range.inner.set_access(Bytes::ZERO, GRANULE, &grants) }.unwrap();
-    range.write(ONE, Bytes::ZERO, b"from one").unwrap();
-    assert_eq!(range.read(TWO, Bytes::ZERO, 8).unwrap(), b"from one");
-    assert_eq!(refused(range.write(TWO, Bytes::ZERO, b"x")).0, "EACCES");
-    assert_eq!(refused(range.fill(TWO, Bytes::ZERO, GRANULE, 1)).0, "EACCES");
-
-    // A device that a call does not name keeps its access.
-    range.grant(Bytes::ZERO, GRANULE, ONE, Access::None).unwrap();
-    assert_eq!(refused(range.read(ONE, Bytes::ZERO, 1)).0, "EACCES");
-    assert_eq!(range.read(TWO, Bytes::ZERO, 8).unwrap(), b"from one");
-    range.grant(Bytes::ZERO, GRANULE, TWO, Access::ReadWrite).unwrap();
-    range.write(TWO, Bytes::ZERO, b"by other").unwrap();
-    range.unmap(Bytes::ZERO, GRANULE).unwrap();
-}
-
-#[test]
-fn access_goes_with_the_mapping_and_not_with_the_memory() {
-    let host = pair();
-    let handle = create(&host, ONE, GRANULE).unwrap();
-    let mut range = Range::new(&host, Bytes::mib(4));
-    range.put(Bytes::ZERO, &handle);
-    range.map(GRANULE, &handle).unwrap();
-    assert_eq!(range.access(GRANULE, ONE).unwrap(), Access::None);
-    range.grant(GRANULE, GRANULE, ONE, Access::Read).unwrap();
-    range.write(ONE, Bytes::ZERO, b"one way").unwrap();
-    assert_eq!(range.read(ONE, GRANULE, 7).unwrap(), b"one way");
-    assert_eq!(refused(range.write(ONE, GRANULE, b"x")).0, "EACCES");
-    range.unmap(Bytes::ZERO, GRANULE).unwrap();
-    range.unmap(GRANULE, GRANULE).unwrap();
-    range.map(Bytes::ZERO, &handle).unwrap();
-    assert_eq!(range.access(Bytes::ZERO, ONE).unwrap(), Access::None);
-    range.unmap(Bytes::ZERO, GRANULE).unwrap();
 }
 
 #[test]
@@ -125,26 +66,6 @@ fn a_copy_over_a_hole_is_refused_at_the_hole() {
     for offset in [Bytes::ZERO, Bytes::mib(4)] {
         range.unmap(offset, GRANULE).unwrap();
     }
-}
-
-#[test]
-fn a_copy_needs_access_to_both_sides() {
-    let host = pair();
-    let (ones, twos) = (create(&host, ONE, GRANULE).unwrap(), create(&host, TWO, GRANULE).unwrap());
-    let mut range = Range::new(&host, Bytes::mib(4));
-    range.put(Bytes::ZERO, &ones);
-    range.put(GRANULE, &twos);
-    range.write(ONE, Bytes(5), b"travels").unwrap();
-    let (from, to) = (range.at(Bytes(5)), range.at(GRANULE));
-    // SAFETY: both sides are mapped; the backend checks the device's access.
-    let copy = |device| unsafe { host.copy(device, to, from, Bytes(7)) };
-    assert_eq!(refused(copy(ONE)).0, "EACCES");
-    assert_eq!(refused(copy(TWO)).0, "EACCES");
-    range.grant(Bytes::ZERO, GRANULE, TWO, Access::Read).unwrap();
-    copy(TWO).unwrap();
-    assert_eq!(range.read(TWO, GRANULE, 7).unwrap(), b"travels");
-    assert!(matches!(copy(DeviceId(2)).as_ref().map_err(Error::detail), Err(Detail::NoSuchDevice { .. })));
-    range.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
 }
 
 #[test]
@@ -230,19 +151,6 @@ fn a_change_of_access_waits_for_the_device_that_had_some() {
     assert_eq!(set(start, GRANULE, TWO, Access::Read), 0, "the first access");
     assert_eq!(set(start, whole, TWO, Access::ReadWrite), 1, "the first mapping had some");
     assert_eq!(set(start, whole, TWO, Access::ReadWrite), 0, "the same again");
-}
-
-#[test]
-fn shrinking_waits_for_the_devices_behind_a_hole_too() {
-    let host = FaultInject::new(pair());
-    let mut region = Region::builder(&host).reserve(Bytes(4 * GRANULE.0)).build().unwrap();
-    for (granule, device) in [(0, ONE), (1, ONE), (3, TWO)] {
-        let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(device)).unwrap();
-        region.map_with_access(Bytes(granule * GRANULE.0), &memory, device, Access::ReadWrite).unwrap();
-    }
-    let shrunk = region.shrink_to(GRANULE, WaitFor::all_devices()).unwrap();
-    assert_eq!((shrunk.end, shrunk.removed), (GRANULE, GRANULE + GRANULE), "the hole was not mapped");
-    assert_eq!(host.made(Operation::WaitForDevice), 2);
 }
 
 /// The owner has write access for the copy, and afterwards each device has the access that it had.

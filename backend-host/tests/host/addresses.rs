@@ -19,16 +19,6 @@ fn assert_invalid(result: Result<(), Error>) {
 }
 
 #[test]
-fn every_alignment_can_be_had() {
-    let host = host();
-    for alignment in [GRANULE, Bytes::mib(32), Bytes::gib(1), Bytes::gib(64), Bytes::gib(1 << 13)] {
-        let range = Range::aligned(&host, Bytes::mib(6), alignment, None).unwrap();
-        assert_eq!(base(&range) % alignment.0, 0, "{:?} aligned to {alignment}", range.inner.range());
-        assert_eq!(range.inner.range().size, Bytes::mib(6));
-    }
-}
-
-#[test]
 fn a_free_hint_is_kept_and_a_taken_one_is_a_wish() {
     let host = host();
     // The upper half stays reserved, so that another thread cannot map a larger range that includes the lower half. Between
@@ -107,24 +97,6 @@ fn parts_that_are_no_whole_mappings_are_refused_and_nothing_changes() {
     assert_invalid(range.access(Bytes::mib(5), ONE).map(|_| ()));
     range.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
     range.unmap(Bytes::mib(6), GRANULE).unwrap();
-}
-
-#[test]
-fn a_run_of_mappings_goes_in_one_call_and_the_addresses_stay() {
-    let host = host();
-    let handles: Vec<_> = (0..4).map(|_| create(&host, ONE, GRANULE).unwrap()).collect();
-    let mut range = Range::new(&host, Bytes::mib(8));
-    for round in 0..3 {
-        for (index, handle) in handles.iter().enumerate() {
-            range.put(Bytes::mib(2 * index as u64), handle);
-        }
-        range.unmap(GRANULE, Bytes::mib(4)).unwrap();
-        let other = Range::aligned(&host, Bytes::mib(4), GRANULE, Some(range.at(GRANULE).0)).unwrap();
-        assert_ne!(base(&other), range.at(GRANULE).0, "round {round}");
-        assert!(range.read(ONE, GRANULE, 1).is_err());
-        range.unmap(Bytes::ZERO, GRANULE).unwrap();
-        range.unmap(Bytes::mib(6), GRANULE).unwrap();
-    }
 }
 
 #[test]

@@ -13,7 +13,6 @@ pub(crate) fn is_child() -> bool {
 }
 
 /// Returns the task of this process, if it is a child.
-#[allow(dead_code)] // not in every test that uses this file
 pub(crate) fn role() -> Option<String> {
     env::var(CHILD).ok()
 }

@@ -74,24 +74,6 @@ fn a_copy_from_memory_of_two_devices_ends_where_it_should() {
 }
 
 #[test]
-fn each_call_of_a_copy_to_unmapped_memory_can_fail_and_leaves_nothing() {
-    let host = pair();
-    let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(TWO)).unwrap();
-    let count = calls(&host, || memory.write(Bytes(5), b"kept"));
-    assert!(count >= 5, "{count} calls: a reservation, a mapping, its access, the copy, and the removal");
-    for number in 0..count {
-        host.fail(number, 1);
-        let error = memory.read(Bytes(5), &mut [0; 4]).unwrap_err();
-        assert!(host.stop() > number && error.driver_error().is_some(), "call {number}: {error}");
-        let live = host.live();
-        assert_eq!((live.reservations, live.mappings), (0, 0), "call {number}: {live:?}");
-    }
-    let mut bytes = [0; 4];
-    memory.read(Bytes(5), &mut bytes).unwrap();
-    assert_eq!(&bytes, b"kept");
-}
-
-#[test]
 fn a_copy_behind_unmapped_memory_is_refused_before_any_call() {
     let host = pair();
     let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(ONE)).unwrap();

@@ -3,8 +3,7 @@
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::{
-    Access, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Operation, Region, Result, Stream, SyncCalls,
-    WaitFor,
+    Access, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Region, Result, Stream, SyncCalls,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::{CaptureMode, FaultInject, TestKit, pattern_word};
@@ -114,29 +113,6 @@ fn a_wait_for_a_device_waits_for_each_stream() {
         assert!(streams.iter().all(|stream| stream.is_done().unwrap()), "{seed}");
     }
     range.unmap(Bytes::ZERO, size).unwrap();
-}
-
-/// An event that is recorded again is done with the work before the second record.
-#[test]
-fn an_event_is_of_its_last_record() {
-    let host = pair();
-    let handle = create(&host, TWO, GRANULE).unwrap();
-    let mut range = Range::new(&host, GRANULE);
-    range.put(Bytes::ZERO, &handle);
-    let stream = host.own_stream(TWO).unwrap();
-    let mut event = host.event(TWO).unwrap();
-    for rounds in [2, 40] {
-        let at = range.at(Bytes::ZERO);
-        // SAFETY: the granule is mapped until all work has been waited for.
-        unsafe { host.start_pattern_on(TWO, stream.stream(), at, GRANULE, 1, rounds) }.unwrap();
-        event.record(stream.stream()).unwrap();
-    }
-    // The default stream belongs to the event's device.
-    event.hold(Stream::DEFAULT).unwrap();
-    host.synchronize_stream(TWO, Stream::DEFAULT).unwrap();
-    assert!(event.is_done().unwrap() && stream.is_done().unwrap());
-    event.wait().unwrap();
-    range.unmap(Bytes::ZERO, GRANULE).unwrap();
 }
 
 fn is_lost<T: Debug>(result: Result<T>) -> bool {
@@ -280,20 +256,4 @@ fn memory_that_cannot_be_released_does_not_keep_the_memory_behind_it() {
     assert_eq!(host.memory_info(ONE).unwrap().free, Bytes::mib(62));
     // SAFETY: the regions are dropped, and no device uses host memory.
     unsafe { host.reclaim() }.unwrap();
-}
-
-/// Each thread would wait for another stream.
-#[test]
-fn the_default_stream_of_each_thread_is_refused_before_any_other_is_waited_for() {
-    let host = FaultInject::new(HostConfig::new().open().unwrap());
-    let mut region = Region::builder(&host).reserve(GRANULE).build().unwrap();
-    region.grow_to(GRANULE).unwrap();
-    for streams in [[Stream::DEFAULT, Stream::PER_THREAD], [Stream::PER_THREAD, Stream::DEFAULT]] {
-        // SAFETY: no work uses the region.
-        let error = region.unmap(Bytes::ZERO, GRANULE, unsafe { WaitFor::streams(&streams) }).unwrap_err();
-        assert_eq!(error.operation(), Operation::WaitForStream);
-        let Detail::Unsupported { reason } = error.detail() else { panic!("{error}") };
-        assert!(reason.starts_with("stream 0x2 is the per-thread default stream"), "{reason}");
-        assert_eq!((host.made(Operation::WaitForStream), region.end()), (0, GRANULE));
-    }
 }

@@ -82,15 +82,6 @@ fn devices_without_virtual_memory_have_no_other_capability() {
 }
 
 #[test]
-fn each_opened_backend_is_an_instance_of_its_own() {
-    let (one, two) = (HostBackend::open().unwrap(), HostBackend::open().unwrap());
-    assert_ne!(one.instance(), two.instance());
-    assert_eq!(one.instance(), one.clone().instance());
-    let _handle = create(&one, ONE, Bytes::mib(2)).unwrap();
-    assert_ne!(one.memory_info(ONE).unwrap().free, two.memory_info(ONE).unwrap().free);
-}
-
-#[test]
 fn what_no_machine_can_have_is_refused() {
     let page = Bytes(rustix::param::page_size() as u64);
     let base = HostConfig::new;

@@ -1,61 +1,16 @@
 //! Physical memory: its contents, its amount, and when it is free again.
 
 use crate::range::{Range, create, create_as, free, properties_of};
-use crate::{GRANULE, ONE, SMALL, TWO};
+use crate::{GRANULE, ONE, SMALL};
 use gpu_vmm_core::{
-    Access, Backend, BackingStore, Bytes, Detail, DeviceId, Handle, HandleTypes, Location, Operation, POISON,
-    PageList, PhysicalMemory, Properties, Region, RegionBuilder, StagingRing,
+    Access, Backend, BackingStore, Bytes, Detail, Location, Operation, POISON, PageList, PhysicalMemory,
+    Properties, Region, StagingRing,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
 
 fn machine(memory: Bytes) -> HostBackend {
     HostConfig::new().devices(2).memory(memory).open().unwrap()
-}
-
-#[test]
-fn a_whole_cycle() {
-    let host = machine(Bytes::mib(64));
-    let handle = create(&host, ONE, Bytes::mib(4)).unwrap();
-    assert_eq!((handle.size(), handle.properties()), (Bytes::mib(4), Properties::on(ONE)));
-    let mut range = Range::new(&host, Bytes::mib(8));
-    range.put(GRANULE, &handle);
-    range.write(ONE, GRANULE, b"first").unwrap();
-    range.write(ONE, Bytes::mib(6) - Bytes(4), b"last").unwrap();
-    assert_eq!(range.read(ONE, GRANULE, 5).unwrap(), b"first");
-    assert_eq!(range.read(ONE, Bytes::mib(6) - Bytes(4), 4).unwrap(), b"last");
-    range.unmap(GRANULE, Bytes::mib(4)).unwrap();
-    drop((range, handle));
-    assert_eq!(free(&host, ONE), Bytes::mib(64));
-}
-
-#[test]
-fn contents_stay_with_the_handle() {
-    let host = machine(Bytes::mib(64));
-    let (mut one, mut two) = (Range::new(&host, GRANULE), Range::new(&host, GRANULE));
-    for shareable in [false, true] {
-        let handle = create_as(&host, GRANULE, properties_of(ONE, shareable)).unwrap();
-        one.put(Bytes::ZERO, &handle);
-        one.write(ONE, Bytes(77), b"stays").unwrap();
-        one.unmap(Bytes::ZERO, GRANULE).unwrap();
-        two.put(Bytes::ZERO, &handle);
-        assert_eq!(two.read(ONE, Bytes(77), 5).unwrap(), b"stays");
-        two.unmap(Bytes::ZERO, GRANULE).unwrap();
-    }
-}
-
-#[test]
-fn aliases_show_the_same_bytes() {
-    let host = machine(Bytes::mib(64));
-    let handle = create(&host, ONE, GRANULE).unwrap();
-    let mut range = Range::new(&host, Bytes::mib(6));
-    range.put(Bytes::ZERO, &handle);
-    range.put(Bytes::mib(4), &handle);
-    range.write(ONE, Bytes(9), b"alias").unwrap();
-    assert_eq!(range.read(ONE, Bytes::mib(4) + Bytes(9), 5).unwrap(), b"alias");
-    range.unmap(Bytes::ZERO, GRANULE).unwrap();
-    assert_eq!(range.read(ONE, Bytes::mib(4) + Bytes(9), 5).unwrap(), b"alias");
-    range.unmap(Bytes::mib(4), GRANULE).unwrap();
 }
 
 #[test]
@@ -122,66 +77,6 @@ fn memory_is_overwritten_at_addresses_that_suit_it() {
         let mut bytes = [0; 8];
         pages.take(large).unwrap()[0].read(Bytes::ZERO, &mut bytes).unwrap();
         assert_eq!(bytes, [POISON; 8]);
-    }
-}
-
-#[test]
-fn neighbours_in_the_store_do_not_touch() {
-    let host = HostConfig::new().granularity(SMALL).open().unwrap();
-    let handles: Vec<_> = (0..64).map(|_| create(&host, ONE, SMALL).unwrap()).collect();
-    let mut range = Range::new(&host, Bytes(SMALL.0 * 64));
-    let at = |index: usize| Bytes(SMALL.0 * index as u64);
-    // Mapped in another order than in the file.
-    for (index, handle) in handles.iter().rev().enumerate() {
-        range.put(at(index), handle);
-        range.fill(ONE, at(index), SMALL, index as u8).unwrap();
-    }
-    for index in 0..64 {
-        let bytes = range.read(ONE, at(index), SMALL.0 as usize).unwrap();
-        assert!(bytes.iter().all(|byte| *byte == index as u8), "piece {index}");
-    }
-    range.unmap(Bytes::ZERO, at(64)).unwrap();
-}
-
-#[test]
-fn free_memory_is_exact_and_memory_lives_while_it_is_mapped() {
-    let host = machine(Bytes::mib(64));
-    let first = create(&host, ONE, Bytes::mib(6)).unwrap();
-    let second = create_as(&host, Bytes::mib(2), Properties::on(ONE).shareable()).unwrap();
-    assert_eq!((free(&host, ONE), free(&host, TWO)), (Bytes::mib(56), Bytes::mib(64)));
-    let mut range = Range::new(&host, Bytes::mib(16));
-    range.put(Bytes::ZERO, &first);
-    range.put(Bytes::mib(8), &first);
-    range.write(ONE, Bytes::ZERO, b"lives").unwrap();
-    drop(first);
-    assert_eq!(free(&host, ONE), Bytes::mib(56));
-    range.unmap(Bytes::ZERO, Bytes::mib(6)).unwrap();
-    assert_eq!(free(&host, ONE), Bytes::mib(56));
-    assert_eq!(range.read(ONE, Bytes::mib(8), 5).unwrap(), b"lives");
-    range.unmap(Bytes::mib(8), Bytes::mib(6)).unwrap();
-    assert_eq!(free(&host, ONE), Bytes::mib(62));
-    drop(second);
-    assert_eq!(free(&host, ONE), Bytes::mib(64));
-}
-
-#[test]
-fn out_of_memory_has_the_numbers_and_takes_nothing() {
-    let host = machine(Bytes::mib(8));
-    for shareable in [false, true] {
-        let properties = properties_of(TWO, shareable);
-        let held = create_as(&host, Bytes::mib(6), properties).unwrap();
-        let error = create_as(&host, Bytes::mib(4), properties).unwrap_err();
-        let Detail::OutOfMemory { device, requested, free: left, total, source, .. } = error.detail() else {
-            panic!("{error:?}")
-        };
-        assert_eq!((*device, *requested, *left, *total), (TWO, Bytes::mib(4), Bytes::mib(2), Bytes::mib(8)));
-        assert_eq!((source.name.as_ref(), source.code), ("ENOMEM", 12));
-        assert!(error.is_out_of_memory());
-        // The other device has its own amount, and the remaining memory is available.
-        create_as(&host, Bytes::mib(8), properties_of(ONE, shareable)).unwrap();
-        create_as(&host, Bytes::mib(2), properties).unwrap();
-        drop(held);
-        create_as(&host, Bytes::mib(8), properties).unwrap();
     }
 }
 
@@ -259,41 +154,6 @@ fn what_is_mapped_can_be_shown() {
     assert_eq!(format!("{backend:?}"), "host memory, devices: 1");
     let shown = format!("{:?}", create(&backend, ONE, GRANULE).unwrap());
     assert!(shown.contains("Memory { place: Stored { offset: 2097152 }, size: "), "{shown}");
-}
-
-/// A driver gives a peer access to several handles of 256 MiB faster than to one large handle. For the owner and the CPU that is no
-/// difference.
-#[test]
-fn growth_for_peers_has_handles_of_256_mib() {
-    let (host, size) = (machine(Bytes::gib(1)), Bytes::mib(600));
-    let lengths = |builder: RegionBuilder<'_, HostBackend>| -> Vec<Bytes> {
-        let mut region: Region<HostBackend> = builder.reserve(size).build().unwrap();
-        region.grow_to(size).unwrap();
-        region.mappings().map(|mapping| mapping.length).collect()
-    };
-    let builder = || Region::builder(&host).on(ONE);
-    assert_eq!(lengths(builder()), [size]);
-    assert_eq!(lengths(builder().access(DeviceId::HOST, Access::ReadWrite)), [size]);
-    assert_eq!(lengths(builder().access(TWO, Access::Read)), [256, 256, 88].map(Bytes::mib));
-}
-
-/// Creating it is refused too.
-#[test]
-#[cfg(not(windows))]
-fn memory_with_a_handle_type_of_another_system_is_not_imported() {
-    use std::os::fd::AsFd;
-    let host = machine(Bytes::mib(64));
-    let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(ONE).shareable()).unwrap();
-    let descriptor = memory.export().unwrap();
-    let foreign = memory.properties().exported_as(HandleTypes::WIN32);
-    // SAFETY: the descriptor is that of memory of this size.
-    let imported = unsafe { PhysicalMemory::import(&host, descriptor.as_fd(), GRANULE, foreign) };
-    for (answer, operation) in
-        [(imported, "import memory"), (PhysicalMemory::create(&host, GRANULE, foreign), "create memory")]
-    {
-        let advice = "Win32 handles exist only on Windows; export the memory as a file descriptor";
-        assert_eq!(answer.unwrap_err().to_string(), format!("{operation}: not supported: {advice}"));
-    }
 }
 
 #[test]

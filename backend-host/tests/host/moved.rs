@@ -130,15 +130,3 @@ fn memory_that_a_clone_holds_is_reported_with_what_each_call_can_do() {
     region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap();
     check(&region);
 }
-
-#[test]
-fn a_region_that_moved_grows_with_memory_of_the_same_properties() {
-    let host = machine(&HostConfig::new());
-    let mut region = filled(&host, Properties::on(ONE).shareable());
-    let _ = region.shrink_to(SMALL, IDLE).unwrap();
-    region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap();
-    region.grow_to(SMALL + SMALL).unwrap();
-    for mapping in region.mappings() {
-        assert_eq!(mapping.memory.properties(), Properties::on(TWO).shareable());
-    }
-}

@@ -107,18 +107,6 @@ fn the_end_of_a_region_is_announced_in_runs_without_a_hole() {
     assert_eq!(noting.take(), [(BackingOutcome::Changed, parts.to_vec())]);
 }
 
-#[test]
-fn the_end_of_a_region_that_is_discarded_is_reported() {
-    let host = HostConfig::new().open().unwrap();
-    let mut region = region(&host);
-    let noting = Noting::default();
-    region.on_backing_change(noting.clone());
-    // SAFETY: no work uses the region.
-    unsafe { region.discard() }.unwrap();
-    let part = OffsetRange { offset: Bytes::ZERO, length: GRANULE + GRANULE };
-    assert_eq!(noting.take(), [(BackingOutcome::Changed, vec![part])]);
-}
-
 /// The new mapping is inside the one that it replaces, and all of the latter changes.
 #[test]
 fn a_mapping_that_a_smaller_one_replaces_is_reported_as_a_whole() {

@@ -6,7 +6,7 @@ use gpu_vmm_core::extend::{ADDRESS_SPACE, MappedMemory};
 use gpu_vmm_core::{
     Access, AccessMap, Address, Backend, BackingStore, BankedRegion, Bytes, Detail, DeviceVec, Error, Handle,
     MemoryCalls, OffsetRange, Operation, PhysicalMemory, Placement, Properties, Region, Reservation, Result,
-    StagingRing, WaitFor,
+    WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
@@ -184,42 +184,6 @@ fn a_layout_beyond_the_address_space_is_reported_with_its_end() {
 }
 
 #[test]
-fn addresses_that_are_taken_are_reported_with_those_that_were_offered() {
-    let host = HostConfig::new().open().unwrap();
-    let taken = region(&host, &[]);
-    for guard in [Bytes::ZERO, GRANULE] {
-        let wanted = taken.address();
-        let answer =
-            Region::builder(&host).reserve(granules(2)).at(Placement::Exact(wanted)).guard(guard).build();
-        let error = error(answer);
-        let Detail::AddressTaken { wanted: told, offered } = *error.detail() else { panic!("{error}") };
-        assert_eq!(told, wanted);
-        assert_ne!(offered, wanted, "{error}");
-    }
-}
-
-#[test]
-fn an_alignment_that_is_no_power_of_two_is_reported() {
-    let host = HostConfig::new().open().unwrap();
-    let answer = Region::builder(&host).reserve(GRANULE).alignment(Bytes(3)).build();
-    assert_refused(answer, Operation::Reserve, &Detail::BadAlignment { alignment: Bytes(3) });
-}
-
-#[test]
-fn a_size_that_is_no_multiple_of_a_granule_is_not_imported() {
-    let host = HostConfig::new().open().unwrap();
-    let properties = Properties::on(ONE).shareable();
-    let fd = PhysicalMemory::create(&host, GRANULE, properties).unwrap().export().unwrap();
-    // SAFETY: the descriptor is of memory with these properties, and the backend accepts only its own size.
-    let import = |size| unsafe { PhysicalMemory::import(&host, fd.as_fd(), size, properties) };
-    let odd = GRANULE + Bytes(1);
-    let unaligned = Detail::Unaligned { what: "size", value: odd.0, granularity: host.granularity() };
-    assert_refused(import(odd), Operation::ImportMemory, &unaligned);
-    assert_refused(import(Bytes::ZERO), Operation::ImportMemory, &Detail::ZeroSize);
-    assert_eq!(import(GRANULE).unwrap().size(), GRANULE);
-}
-
-#[test]
 fn elements_that_do_not_fit_are_reported_with_their_count() {
     let host = HostConfig::new().open().unwrap();
     let mut numbers = DeviceVec::<u32, _>::from_slice(&host, ONE, &[1, 2, 3]).unwrap();
@@ -243,20 +207,6 @@ fn memory_of_another_machine_is_refused_with_the_numbers_of_both() {
     assert_ne!(named(&ours), named(&theirs));
     let foreign = Detail::ForeignHandle { theirs: named(&theirs), ours: named(&ours) };
     assert_refused(region.map(Bytes::ZERO, &memory(&theirs, 1)), Operation::Map, &foreign);
-}
-
-#[test]
-fn a_ring_without_a_thread_or_without_a_buffer_is_refused() {
-    let host = HostConfig::new().open().unwrap();
-    for (threads, chunk) in [(0, GRANULE), (1, Bytes::ZERO)] {
-        assert_refused(StagingRing::new(&host, threads, chunk), Operation::PinMemory, &Detail::ZeroSize);
-    }
-}
-
-#[test]
-fn a_ring_has_two_buffers_for_each_thread() {
-    let host = HostConfig::new().open().unwrap();
-    assert_eq!(StagingRing::new(&host, 3, Bytes(5)).unwrap().size(), Bytes(30));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Memory shared between processes, and descriptors that a host backend did not export.
 
-use crate::child::{alone, is_child, spawn};
-use crate::range::{Range, create, create_as, free};
+use crate::child::alone;
+use crate::range::create_as;
 use crate::{GRANULE, ONE};
 use gpu_vmm_core::{
     Backend, Bytes, Detail, DeviceId, Error, Feature, Handle, HandleTypes, MemoryCalls, PhysicalMemory,
@@ -22,39 +22,6 @@ fn machine() -> HostBackend {
 fn import(host: &HostBackend, fd: impl AsFd, size: Bytes) -> Result<HostHandle> {
     // SAFETY: the host backend checks the descriptor and its size itself.
     unsafe { host.import(fd.as_fd(), size, &SHARED) }
-}
-
-#[test]
-fn exported_memory_is_the_same_memory() {
-    let (exporter, importer) = (machine(), machine());
-    let handle = create_as(&exporter, Bytes::mib(4), SHARED).unwrap();
-    let fd = handle.export().unwrap();
-    assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
-    let imported = import(&importer, &fd, Bytes::mib(4)).unwrap();
-    drop(fd);
-    assert_eq!((imported.size(), imported.properties()), (Bytes::mib(4), SHARED));
-
-    let (mut ours, mut theirs) = (Range::new(&exporter, Bytes::mib(4)), Range::new(&importer, Bytes::mib(4)));
-    ours.put(Bytes::ZERO, &handle);
-    theirs.put(Bytes::ZERO, &imported);
-    ours.write(ONE, Bytes::mib(3), b"to them").unwrap();
-    assert_eq!(theirs.read(ONE, Bytes::mib(3), 7).unwrap(), b"to them");
-    theirs.write(ONE, Bytes::ZERO, b"back").unwrap();
-    assert_eq!(ours.read(ONE, Bytes::ZERO, 4).unwrap(), b"back");
-
-    // It counts where it was created, and lives as long as any process holds it.
-    assert_eq!((free(&exporter, ONE), free(&importer, ONE)), (Bytes::mib(12), Bytes::mib(16)));
-    ours.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
-    drop((handle, ours));
-    assert_eq!(free(&exporter, ONE), Bytes::mib(16));
-    drop(exporter);
-    assert_eq!(theirs.read(ONE, Bytes::mib(3), 7).unwrap(), b"to them");
-    let again = import(&importer, imported.export().unwrap(), Bytes::mib(4)).unwrap();
-    theirs.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
-    drop(imported);
-    theirs.put(Bytes::ZERO, &again);
-    assert_eq!(theirs.read(ONE, Bytes::ZERO, 4).unwrap(), b"back");
-    theirs.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
 }
 
 /// The check is the core's, so that it is the same for all drivers.
@@ -81,38 +48,6 @@ fn handles_of_another_system_are_refused_for_the_reason_that_the_capability_tell
         assert_eq!((told.available, &told.note), (false, reason));
     }
     assert!(PhysicalMemory::create(&host, GRANULE, SHARED).is_ok());
-}
-
-/// The child receives the memory as its standard input.
-#[test]
-fn another_process_has_the_same_memory() {
-    let host = machine();
-    let mut range = Range::new(&host, GRANULE);
-    if is_child() {
-        let imported = import(&host, std::io::stdin(), GRANULE).unwrap();
-        range.put(Bytes::ZERO, &imported);
-        assert_eq!(range.read(ONE, Bytes(100), 6).unwrap(), b"parent");
-        range.write(ONE, Bytes(100), b"child!").unwrap();
-        range.unmap(Bytes::ZERO, GRANULE).unwrap();
-        return;
-    }
-    let handle = create_as(&host, GRANULE, SHARED).unwrap();
-    range.put(Bytes::ZERO, &handle);
-    range.write(ONE, Bytes(100), b"parent").unwrap();
-    let status = spawn("sharing::another_process_has_the_same_memory", handle.export().unwrap());
-    assert!(status.success(), "{status}");
-    assert_eq!(range.read(ONE, Bytes(100), 6).unwrap(), b"child!");
-    range.unmap(Bytes::ZERO, GRANULE).unwrap();
-}
-
-#[test]
-fn memory_that_was_not_created_for_it_is_not_exported() {
-    let host = machine();
-    let error = create(&host, ONE, GRANULE).unwrap().export().unwrap_err();
-    assert!(
-        matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("shareable")),
-        "{error}"
-    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Vectors and regions with banks: steps of growth, observers, refusals, and pointers as text.
 
-use crate::{GRANULE, ONE, TWO};
+use crate::{GRANULE, ONE};
 use gpu_vmm_core::{
     BackingChange, BackingObserver, BackingOutcome, BackingStore, BankedRegion, Bytes, Detail, DeviceVec,
     Operation, Region, WaitFor,
@@ -124,23 +124,6 @@ fn a_bank_larger_than_the_addresses_takes_no_memory() {
     assert_eq!((host.made(Operation::CreateMemory), banked.banks().count()), (0, 0));
 }
 
-#[test]
-fn a_bank_that_is_selected_again_makes_no_call_and_no_announcement() {
-    let host = FaultInject::new(HostConfig::new().open().unwrap());
-    let mut banked = BankedRegion::build(Region::builder(&host).reserve(GRANULE)).unwrap();
-    let bank = banked.add_bank(GRANULE).unwrap();
-    banked.select(bank, IDLE).unwrap();
-    let refusing = Refusing::default();
-    let observer = banked.on_backing_change(refusing.clone());
-    host.fail(0, u64::MAX);
-    banked.select(bank, IDLE).unwrap();
-    assert_eq!((host.stop(), refusing.0.load(Ordering::Relaxed)), (0, 0));
-    let error = banked.hide(IDLE).unwrap_err();
-    assert_eq!(error.operation(), Operation::HideBank, "{error}");
-    assert_eq!(banked.selected(), Some(bank));
-    assert!(banked.remove_observer(observer));
-}
-
 /// One call fills the memory, whatever the byte. Other elements are copied.
 #[test]
 fn new_elements_of_equal_bytes_are_filled_by_one_call() {
@@ -165,12 +148,4 @@ fn a_vector_that_ends_with_a_mapping_keeps_none_behind_it() {
         bytes.shrink_to_fit(IDLE).unwrap();
         assert_eq!(bytes.region().end(), Bytes(end * GRANULE.0), "{length}");
     }
-}
-
-#[test]
-fn a_vector_is_memory_of_its_device() {
-    let host = HostConfig::new().devices(2).open().unwrap();
-    let numbers = DeviceVec::from_slice(&host, TWO, &[1_u32, 2]).unwrap();
-    assert!(numbers.region().mappings().all(|mapping| mapping.memory.device() == TWO));
-    assert_eq!(numbers.to_vec().unwrap(), [1, 2]);
 }

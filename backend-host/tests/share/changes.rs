@@ -47,17 +47,6 @@ fn wall<B: Backend>(region: &Region<B>) -> Region<B> {
 }
 
 #[test]
-fn growth_follows_within_the_reservation() {
-    let (here, there) = (machine(), machine());
-    let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new().reserve(units(32)), &there);
-    region.grow_to(units(20)).unwrap();
-    region.write(units(19), b"grown").unwrap();
-    assert_eq!(follow(&mut exporter, &region, &mut imported), GrowthKind::Within);
-    assert_eq!(imported.region().reservations().len(), 1);
-}
-
-#[test]
 fn growth_beyond_the_reservation_extends_it_by_what_is_needed() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
@@ -69,36 +58,6 @@ fn growth_beyond_the_reservation_extends_it_by_what_is_needed() {
         assert_eq!(imported.region().reserved(), units(end));
         assert_eq!(imported.region().address(), address);
     }
-}
-
-#[test]
-fn growth_into_taken_addresses_is_refused_told_and_moves_if_it_may() {
-    let (here, there) = (machine(), machine());
-    let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new().at(far(2)), &there);
-    let before = (imported.region().address(), seen(imported.region()));
-    let taken = wall(imported.region());
-    region.grow_to(units(20)).unwrap();
-    exporter.publish(&region).unwrap();
-    change(&mut imported);
-    for _ in 0..2 {
-        let error = imported.apply(IDLE).unwrap_err();
-        assert!(
-            matches!(error.detail(), Detail::AddressTaken { wanted, .. } if *wanted == taken.address()),
-            "{error}"
-        );
-        assert_eq!((imported.region().address(), seen(imported.region())), before);
-        assert_eq!(imported.region().reserved(), units(8));
-        let told = exporter.wait_applied(LONG).unwrap_err();
-        assert!(
-            matches!(told.extension(), Some(PeerError::Refused { why, .. }) if *why == error.to_string()),
-            "{told}"
-        );
-    }
-    assert_eq!(imported.apply_or_move(IDLE).unwrap(), GrowthKind::Remapped);
-    exporter.wait_applied(LONG).unwrap();
-    assert_ne!(imported.region().address(), before.0);
-    assert_eq!(seen(imported.region()), seen(&region));
 }
 
 #[test]
@@ -124,38 +83,6 @@ fn a_mapping_across_two_reservations_moves_if_it_may() {
     exporter.wait_applied(LONG).unwrap_err();
     exporter.wait_applied(LONG).unwrap();
     assert_eq!(seen(imported.region()), seen(&region));
-}
-
-#[test]
-fn shrinking_follows_and_gives_the_memory_back() {
-    let (here, there) = (machine(), FaultInject::new(machine()));
-    let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
-    assert_eq!((there.live().handles, there.live().mappings), (3, 4));
-    // The exporter keeps no memory that its region has dropped.
-    let free = here.memory_info(TWO).unwrap().free;
-    let _ = region.shrink_to(units(6), IDLE).unwrap();
-    assert_eq!(here.memory_info(TWO).unwrap().free, free + units(2));
-    follow(&mut exporter, &region, &mut imported);
-    assert_eq!((there.live().handles, there.live().mappings), (2, 3));
-    region.unmap(Bytes(0), units(2), IDLE).unwrap();
-    follow(&mut exporter, &region, &mut imported);
-    assert_eq!((there.live().handles, there.live().mappings), (2, 2), "one of its two mappings is left");
-    region.unmap(units(3), units(3), IDLE).unwrap();
-    follow(&mut exporter, &region, &mut imported);
-    assert_eq!((there.live().handles, there.live().mappings), (0, 0));
-}
-
-#[test]
-fn a_piece_that_was_forgotten_comes_back_as_a_new_one() {
-    let (here, there) = (machine(), machine());
-    let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
-    let memory = region.mapping_at(units(3)).unwrap().memory.clone();
-    region.unmap(units(3), units(1), IDLE).unwrap();
-    follow(&mut exporter, &region, &mut imported);
-    put(&mut region, 2, &memory, 9);
-    follow(&mut exporter, &region, &mut imported);
 }
 
 #[test]
@@ -327,25 +254,6 @@ fn what_is_mapped_by_hand_is_put_right_by_the_next_change() {
     put(ours, 20, &piece(&there, ONE, 1), 9);
     put(&mut region, 10, &piece(&here, ONE, 1), 5);
     follow(&mut exporter, &region, &mut imported);
-}
-
-#[test]
-fn a_region_that_was_detached_is_the_callers_own() {
-    let (here, there) = (machine(), machine());
-    let mut region = full(&here);
-    let (mut exporter, imported) = shared(&region, &ImportOptions::new().reserve(units(32)), &there);
-    let before = seen(&region);
-    let mut own = imported.detach();
-    region.unmap(Bytes(0), units(2), IDLE).unwrap();
-    let error = exporter.publish(&region).unwrap_err();
-    assert!(
-        matches!(error.extension(), Some(PeerError::Gone { why, .. }) if why.contains("keeps the memory")),
-        "{error}"
-    );
-    drop((exporter, region));
-    assert_eq!(seen(&own), before);
-    own.grow_to(units(12)).unwrap();
-    own.write(units(11), b"own").unwrap();
 }
 
 /// The exporter reads no answer for a while. The newest one is what it needs then.

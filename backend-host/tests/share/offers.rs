@@ -1,16 +1,14 @@
 //! Memory that is shared without a socket: offers by process, as bytes and through serde.
 
 use crate::bench::{empty, far, full, machine, piece, put, seen};
-use crate::child::{alone, is_child, spawn};
+use crate::child::alone;
 use crate::left::Left;
 use crate::{ONE, TWO, UNIT, units};
-use gpu_vmm_core::{Access, BackingStore, Bytes, Detail, Error, PhysicalMemory, Properties, WaitFor};
+use gpu_vmm_core::{Access, BackingStore, Bytes, Detail, PhysicalMemory, Properties, WaitFor};
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::manifest::{Origin, SharedMapping, SharedPiece};
 use gpu_vmm_share::{ImportMethod, ImportOptions, Offer, Offered};
 use gpu_vmm_testkit::FaultInject;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
 
 #[test]
 fn an_offer_is_taken_in_as_the_region_that_it_is_of() {
@@ -31,69 +29,6 @@ fn an_offer_is_taken_in_as_the_region_that_it_is_of() {
     let state = seen(&region);
     drop((offered, region, here));
     assert_eq!((seen(&taken), seen(&again)), (state.clone(), state));
-}
-
-#[test]
-fn one_piece_of_memory_is_offered() {
-    let (here, there) = (machine(), machine());
-    let memory = piece(&here, ONE, 3);
-    let offered = Offered::of_memory(&here, &memory, ImportMethod::Process).unwrap();
-    let taken = offered.offer().import_memory(&there).unwrap();
-    assert_eq!((taken.size(), taken.properties()), (units(3), memory.properties()));
-    assert_eq!(offered.offer().import(&there, &ImportOptions::new()).unwrap().end(), units(3));
-    let several = Offered::new(&full(&here), ImportMethod::Process).unwrap();
-    let error = several.offer().import_memory(&there).unwrap_err();
-    assert!(error.to_string().contains("the offer has 3 pieces, and exactly one was expected"), "{error}");
-    let none = Offered::new(&empty(&here), ImportMethod::Process).unwrap();
-    assert!(none.offer().import_memory(&there).is_err());
-    assert!(none.offer().import(&there, &ImportOptions::new()).unwrap().end().is_zero());
-}
-
-/// The child receives the offer as a file.
-#[test]
-fn another_process_takes_an_offer_in() {
-    let host = machine();
-    if is_child() {
-        let mut bytes = Vec::new();
-        std::io::stdin().read_to_end(&mut bytes).unwrap();
-        match Offer::from_bytes(&bytes)
-            .unwrap()
-            .import(&host, &ImportOptions::new())
-            .map_err(Error::into_detail)
-        {
-            Ok(mut region) => region.write(units(6), b"taken").unwrap(),
-            // The parent then finds nothing written, and its test fails.
-            Err(Detail::Unsupported { reason, .. }) => {
-                eprintln!("{reason}")
-            }
-            Err(error) => panic!("{error}"),
-        }
-        return;
-    }
-    let region = full(&host);
-    let offered = Offered::new(&region, ImportMethod::Process).unwrap();
-    // SAFETY: allows the child that is about to be started to access this process, if the kernel requires that.
-    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
-    let path = std::env::temp_dir().join(format!("gpu-vmm-offer-{}", std::process::id()));
-    let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
-    file.write_all(&offered.offer().to_bytes().unwrap()).unwrap();
-    file.seek(SeekFrom::Start(0)).unwrap();
-    assert!(spawn("offers::another_process_takes_an_offer_in", file).success());
-    let mut bytes = [0; 5];
-    region.read(units(6), &mut bytes).unwrap();
-    assert_eq!(&bytes, b"taken");
-}
-
-#[test]
-fn an_offer_is_good_while_it_is_held() {
-    let (here, there) = (machine(), machine());
-    let region = full(&here);
-    let offered = Offered::new(&region, ImportMethod::Process).unwrap();
-    let offer = offered.offer().clone();
-    drop(offered);
-    let error = offer.import(&there, &ImportOptions::new()).unwrap_err();
-    assert!(matches!(error.detail(), Detail::Mismatch { .. } | Detail::Driver { .. }), "{error}");
 }
 
 #[test]

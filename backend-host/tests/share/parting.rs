@@ -77,31 +77,6 @@ fn an_importer_that_cannot_unmap_the_memory_says_that_it_keeps_it() {
 }
 
 #[test]
-fn an_importer_that_keeps_the_memory_says_so() {
-    let (here, there) = (machine(), machine());
-    let region = full(&here);
-    let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
-    let own = imported.detach();
-    exporter.wait_applied(LONG).unwrap();
-    assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Kept);
-    assert_eq!(seen(&own), seen(&region));
-}
-
-#[test]
-fn an_importer_that_cannot_release_says_that_it_keeps_the_memory() {
-    let (here, there) = (machine(), FaultInject::new(machine()));
-    let region = full(&here);
-    let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
-    there.fail(0, u64::MAX);
-    let error = imported.release(IDLE).unwrap_err();
-    there.stop();
-    assert!(error.to_string().contains("failed by plan"), "{error}");
-    assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Kept);
-    // SAFETY: the region is gone, and no other code uses host memory.
-    assert_eq!(unsafe { there.reclaim() }.unwrap(), 1);
-}
-
-#[test]
 fn an_importer_that_drops_what_it_has_is_gone_after_it() {
     let (here, there) = (machine(), FaultInject::new(machine()));
     let region = full(&here);
@@ -260,53 +235,6 @@ fn an_importer_that_is_killed_is_gone() {
     exporter.wait_applied(SHORT).unwrap();
     child.wait().unwrap();
     assert_eq!(seen(&region), seen(&full(&host)));
-}
-
-#[test]
-fn an_importer_that_is_killed_before_it_applies_is_not_waited_for() {
-    let test = "parting::an_importer_that_is_killed_before_it_applies_is_not_waited_for";
-    let host = machine();
-    if is_child() {
-        let mut imported = ImportOptions::new().receive(&host, childs_channel()).unwrap();
-        assert!(matches!(imported.next(LONG).unwrap(), Some(Event::Changed(_))));
-        die();
-    }
-    let mut region = full(&host);
-    let (ours, theirs) = Channel::pair().unwrap();
-    let mut child = start(test, theirs.into_socket());
-    let mut exporter = Exporter::share(ours, &region).unwrap();
-    exporter.wait_applied(LONG).unwrap();
-    assert!(exporter.is_connected());
-    region.grow_to(units(12)).unwrap();
-    exporter.publish(&region).unwrap();
-    let error = exporter.wait_applied(LONG).unwrap_err();
-    assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
-    assert!(!exporter.is_connected());
-    child.wait().unwrap();
-    // The next importer gets all of it.
-    let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &machine());
-    exporter.wait_applied(LONG).unwrap();
-    assert_eq!(seen(imported.region()), seen(&region));
-}
-
-#[test]
-fn an_exporter_that_is_killed_leaves_the_memory() {
-    let host = machine();
-    if is_child() {
-        let region = full(&host);
-        let mut exporter = Exporter::share(childs_channel(), &region).unwrap();
-        exporter.wait_applied(LONG).unwrap();
-        die();
-    }
-    let (ours, theirs) = Channel::pair().unwrap();
-    let mut child = start("parting::an_exporter_that_is_killed_leaves_the_memory", theirs.into_socket());
-    let mut imported = ImportOptions::new().receive(&host, ours).unwrap();
-    child.wait().unwrap();
-    wait_for_the_end(&imported);
-    assert!(!imported.is_connected());
-    assert_eq!(imported.next(LONG).unwrap(), Some(Event::Gone));
-    assert_eq!(seen(imported.region()), seen(&full(&host)));
-    imported.region_mut().write(units(6), b"alone").unwrap();
 }
 
 #[test]
