@@ -3,7 +3,6 @@
 
 use crate::children::spawn;
 use crate::support::*;
-use crate::walk::walk;
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use gpu_vmm_core::{
     Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Operation, Reservation, Stream, SyncCalls,
@@ -11,7 +10,7 @@ use gpu_vmm_core::{
 use gpu_vmm_cuda::{CudaBackend, CudaReservation, cudarc};
 
 pub(crate) fn virtual_memory_needs_none(_: &CudaBackend) {
-    spawn("bare", None);
+    spawn("bare");
 }
 
 /// Returns the thread's current context, through cudarc's own loading of the driver.
@@ -37,7 +36,7 @@ fn use_contexts(backend: &CudaBackend) {
     unsafe { copy_stream.copy_to_host(pinned.start().as_ptr(), base, size) }.unwrap();
     copy_stream.finish().unwrap();
     drop((pinned, copy_stream));
-    walk(backend, Address(0), 1).unwrap();
+    walk(backend, Address(0), 1);
     backend.synchronize(DEVICE).unwrap();
     unmap(&mut reservation, Bytes::ZERO, size);
 }
@@ -114,6 +113,7 @@ pub(crate) fn cudarcs_context_and_streams_are_used(backend: &CudaBackend) {
     let context = CudaContext::new(0).unwrap();
     let ours = CudaBackend::with_cudarc(&context).unwrap();
     assert_eq!(ours.instance(), backend.instance());
+    assert!(CudaBackend::is_loaded());
     use_contexts(&ours);
     let stream = context.new_stream().unwrap();
     wait_for(&ours, &stream);

@@ -1,70 +1,13 @@
 //! Exports other than a descriptor of one handle: fabric handles and DMA-BUFs; and imports that differ from their description.
 #![allow(unsafe_code)]
 
-use crate::children::{ANSWER, QUESTION, SHARED, spawn};
 use crate::memory_types::capability;
 use crate::support::*;
 use gpu_vmm_core::{
-    Backend, Bytes, Detail, DeviceId, FabricHandle, Feature, Handle, HandleTypes, Location, MemoryCalls,
-    Operation, Properties, Reservation,
+    Backend, Bytes, Detail, DeviceId, Feature, Handle, Location, MemoryCalls, Operation, Properties,
 };
 use gpu_vmm_cuda::CudaBackend;
-use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-
-/// Returns the properties of memory for processes of a fabric.
-pub(crate) fn for_fabric() -> Properties {
-    Properties::on(DEVICE).exported_as(HandleTypes::FABRIC)
-}
-
-pub(crate) fn a_fabric_handle_is_the_same_memory(backend: &CudaBackend) {
-    let size = granules(backend, SHARED);
-    let told = capability(backend, Feature::FabricHandle);
-    if !told.available {
-        // SAFETY: whole granules, on a device that exists.
-        let error = unsafe { backend.create(size, &for_fabric()) }.unwrap_err();
-        println!("{error}");
-        let Detail::Unsupported { reason, .. } = error.detail() else { panic!("another error") };
-        assert!(told.note.ends_with(reason), "{} and {reason}", told.note);
-        return;
-    }
-    let handle = create_with(backend, size, for_fabric());
-    let bytes = handle.export_fabric().unwrap();
-    let descriptor = handle.export().unwrap_err();
-    assert!(matches!(descriptor.detail(), Detail::Unsupported { .. }), "{descriptor}");
-    let mut reservation = reserve(backend, size, None);
-    map(&mut reservation, Bytes::ZERO, &handle);
-    let base = at(&reservation, Bytes::ZERO);
-    write_pattern(backend, DEVICE, base, size, QUESTION);
-
-    // SAFETY: the bytes are of memory of this size and these properties.
-    let import = unsafe { backend.import_fabric(&bytes, size, &for_fabric()) }.unwrap();
-    let mut other = reserve(backend, size, None);
-    map(&mut other, Bytes::ZERO, &import);
-    assert_eq!(count_wrong(backend, DEVICE, at(&other, Bytes::ZERO), size, QUESTION), 0);
-    let again = import.export_fabric().unwrap_err();
-    assert!(matches!(again.detail(), Detail::Unsupported { .. }), "{again}");
-    unmap(&mut other, Bytes::ZERO, size);
-
-    let (reader, mut writer) = std::io::pipe().unwrap();
-    writer.write_all(&bytes.0).unwrap();
-    drop(writer);
-    spawn("import-fabric", Some(OwnedFd::from(reader)));
-    assert_eq!(count_wrong(backend, DEVICE, base, size, ANSWER), 0);
-    unmap(&mut reservation, Bytes::ZERO, size);
-}
-
-pub(crate) fn bytes_that_name_nothing_are_an_error(backend: &CudaBackend) {
-    let size = granules(backend, 1);
-    for bytes in [[0; FabricHandle::LENGTH], [0xA5; FabricHandle::LENGTH]] {
-        // SAFETY: the driver must check handles from other machines itself.
-        let error = unsafe { backend.import_fabric(&FabricHandle(bytes), size, &for_fabric()) }.unwrap_err();
-        println!("{error}");
-        assert!(matches!(error.detail(), Detail::Unsupported { .. } | Detail::Driver { .. }), "{error}");
-    }
-    let error = create(backend, size).export_fabric().unwrap_err();
-    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
-}
+use std::os::fd::AsFd;
 
 /// The driver reports the memory's location to the importer. An import with another location is refused, and nothing stays
 /// allocated.
@@ -106,37 +49,4 @@ pub(crate) fn memory_of_a_node_is_shared(backend: &CudaBackend) {
     write_pattern(backend, DEVICE, at(&reservation, Bytes::ZERO), size, 71);
     assert_eq!(count_wrong(backend, DEVICE, at(&reservation, size), size, 71), 0);
     unmap(&mut reservation, Bytes::ZERO, Bytes(size.0 * 2));
-}
-
-pub(crate) fn a_dma_buf_is_as_long_as_its_part(backend: &CudaBackend) {
-    let granule = granules(backend, 1);
-    let mut reservation = reserve(backend, granules(backend, 4), None);
-    let (first, second) = (create(backend, granule), create(backend, granules(backend, 3)));
-    map(&mut reservation, Bytes::ZERO, &first);
-    map(&mut reservation, granule, &second);
-    let told = capability(backend, Feature::DmaBuf);
-    for (offset, length) in
-        [(Bytes::ZERO, granule), (granule, second.size()), (Bytes::ZERO, granules(backend, 4))]
-    {
-        // SAFETY: whole mappings of one device's memory without a hole.
-        match unsafe { reservation.dma_buf(DEVICE, offset, length) } {
-            Ok(fd) => {
-                assert!(told.available && fd.as_raw_fd() > 2, "{told:?}, {fd:?}");
-                // SAFETY: the calls take an open descriptor.
-                let (flags, end) = unsafe {
-                    (
-                        libc::fcntl(fd.as_raw_fd(), libc::F_GETFD),
-                        libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_END),
-                    )
-                };
-                assert_ne!(flags & libc::FD_CLOEXEC, 0);
-                assert_eq!(end, length.0 as i64);
-            }
-            Err(error) => {
-                println!("{error}");
-                assert!(!told.available, "{told:?}");
-            }
-        }
-    }
-    unmap(&mut reservation, Bytes::ZERO, granules(backend, 4));
 }

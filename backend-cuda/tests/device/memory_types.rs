@@ -3,12 +3,11 @@
 
 use crate::support::*;
 use gpu_vmm_core::{
-    Access, Address, Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, Feature, Handle, HandleTypes,
-    Location, MemoryCalls, Operation, Properties, Reservation, Result,
+    Access, Address, Backend, Bytes, Capability, Detail, DeviceId, Feature, Handle, HandleTypes, Location,
+    MemoryCalls, Operation, Properties, Reservation, Result,
 };
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
 use gpu_vmm_testkit::{count_wrong_words, write_pattern_words};
-use std::collections::HashSet;
 use std::os::fd::AsFd;
 
 /// Returns the backend's capability for a feature.
@@ -52,52 +51,6 @@ fn node(backend: &CudaBackend) -> Location {
     // "host memory of node 0, ..."
     let number = note.split("node ").nth(1).and_then(|rest| rest.split(',').next()?.parse().ok());
     Location::HostNode(number.unwrap_or(0))
-}
-
-pub(crate) fn each_kind_is_made_and_used_by_the_device(backend: &CudaBackend) {
-    let plain = Properties::on(DEVICE);
-    let on_the_node = plain.located(node(backend));
-    for (properties, feature) in [
-        (plain, Feature::VirtualMemory),
-        (plain.shareable(), Feature::FileDescriptor),
-        (plain.exported_as(HandleTypes::FABRIC), Feature::FabricHandle),
-        (plain.shareable().exported_as(HandleTypes::FABRIC), Feature::FabricHandle),
-        (plain.remote_dma(), Feature::RemoteDma),
-        (plain.shareable().remote_dma(), Feature::RemoteDma),
-        (plain.located(Location::Host), Feature::HostMemory),
-        (on_the_node, Feature::HostNodeMemory),
-        (on_the_node.shareable(), Feature::HostNodeMemory),
-    ] {
-        let Some(handle) = create_if_there(backend, 3, properties, feature) else { continue };
-        assert_eq!(handle.properties(), properties);
-        used_by_the_device(backend, &handle);
-        println!("{properties}: made and used");
-    }
-}
-
-fn used_by_the_device(backend: &CudaBackend, handle: &CudaHandle) {
-    let mut reservation = reserve(backend, handle.size(), None);
-    map(&mut reservation, Bytes::ZERO, handle);
-    let base = at(&reservation, Bytes::ZERO);
-    assert_eq!(access(&reservation, Bytes::ZERO), Access::ReadWrite);
-    write_pattern(backend, DEVICE, base, handle.size(), 51);
-    assert_eq!(count_wrong(backend, DEVICE, base, handle.size(), 51), 0);
-    write(backend, base, b"bytes");
-    assert_eq!(read(backend, base, 5), b"bytes");
-    // SAFETY: the bytes are mapped.
-    unsafe { backend.fill(DEVICE, base, Bytes(5), 0) }.unwrap();
-    assert_eq!(read(backend, base, 5), [0; 5]);
-    unmap(&mut reservation, Bytes::ZERO, handle.size());
-}
-
-pub(crate) fn what_was_asked_to_be_compressible_says_whether_it_is(backend: &CudaBackend) {
-    let asked = Properties::on(DEVICE).compressible();
-    let size = backend.granularity_of(Operation::QueryGranularity, &asked).unwrap().bytes();
-    let handle = create_with(backend, size, asked);
-    let told = capability(backend, Feature::Compression);
-    assert_eq!(handle.properties().compressible, told.available, "{told:?}");
-    assert_eq!(Properties { compressible: true, ..handle.properties() }, asked);
-    used_by_the_device(backend, &handle);
 }
 
 pub(crate) fn an_import_says_whether_it_is_compressible(backend: &CudaBackend) {
@@ -196,24 +149,6 @@ pub(crate) fn one_grant_for_the_cpu_spans_places_of_the_host(backend: &CudaBacke
     unmap(&mut reservation, Bytes::ZERO, size);
 }
 
-pub(crate) fn the_cpu_is_never_let_at_memory_of_a_device(backend: &CudaBackend) {
-    let granule = granules(backend, 1);
-    let told = capability(backend, Feature::HostAccess);
-    let mut reservation = reserve(backend, granule, None);
-    let handle = create(backend, granule);
-    map(&mut reservation, Bytes::ZERO, &handle);
-    // SAFETY: one mapping; the backend refuses before any driver call.
-    let set = unsafe { reservation.set_access(Bytes::ZERO, granule, &[grant(DeviceId::HOST, Access::Read)]) };
-    for answer in [backend.check_host_access(Operation::QueryAccess, &handle.properties()), set] {
-        let Detail::Unsupported { reason, .. } = answer.unwrap_err().into_detail() else {
-            panic!("another error")
-        };
-        assert_eq!((reason, false), (told.note.clone(), told.available));
-    }
-    assert_eq!(host_access(&reservation), Access::None);
-    unmap(&mut reservation, Bytes::ZERO, granule);
-}
-
 pub(crate) fn what_cannot_be_is_refused_before_the_driver_is_asked(backend: &CudaBackend) {
     let plain = Properties::on(DEVICE);
     let fd = create_with(backend, granules(backend, 1), plain.shareable()).export().unwrap();
@@ -235,11 +170,4 @@ pub(crate) fn what_cannot_be_is_refused_before_the_driver_is_asked(backend: &Cud
         // SAFETY: the same, and the descriptor's memory has this size.
         refused(unsafe { backend.import(fd.as_fd(), granules(backend, 1), &properties) }.map(drop));
     }
-}
-
-pub(crate) fn each_device_has_a_number_of_its_own(backend: &CudaBackend) {
-    let uuids: Vec<_> = backend.devices().iter().map(|device| device.uuid.unwrap()).collect();
-    println!("{uuids:?}");
-    assert!(uuids.iter().all(|uuid| uuid.0 != [0; 16]));
-    assert_eq!(uuids.iter().collect::<HashSet<_>>().len(), uuids.len());
 }

@@ -1,10 +1,10 @@
-//! The pattern's kernels compared with the host's own arithmetic, and plain allocations.
+//! The pattern's kernels compared with the host's own arithmetic.
 #![allow(unsafe_code)]
 
 use crate::support::*;
-use gpu_vmm_core::{Bytes, CopyCalls, Detail, Error, Handle, MemoryCalls, Reservation};
+use gpu_vmm_core::{Bytes, CopyCalls, Detail, Error, Handle, Reservation};
 use gpu_vmm_cuda::CudaBackend;
-use gpu_vmm_testkit::{PATTERN_WORD, TestKit, count_wrong_words, write_pattern_words};
+use gpu_vmm_testkit::{TestKit, count_wrong_words, write_pattern_words};
 
 const SEEDS: [u64; 4] = [0, 1, u64::MAX, 0x0123_4567_89AB_CDEF];
 
@@ -37,27 +37,6 @@ pub(crate) fn kernels_and_host_agree(backend: &CudaBackend) {
             write(backend, base, &bytes);
             assert_eq!(count_wrong(backend, DEVICE, base, length, seed), 0, "seed {seed:#x}, {words} words");
         }
-    }
-    unmap(&mut reservation, Bytes::ZERO, size);
-}
-
-pub(crate) fn each_wrong_word_is_counted(backend: &CudaBackend) {
-    let size = granules(backend, 8);
-    let words = size.0 / PATTERN_WORD.0;
-    let mut reservation = reserve(backend, size, None);
-    let handle = create(backend, size);
-    map(&mut reservation, Bytes::ZERO, &handle);
-    let base = at(&reservation, Bytes::ZERO);
-    for seed in SEEDS {
-        write_pattern(backend, DEVICE, base, size, seed);
-        for (found, word) in (1..).zip([0, 1, 255, 256, words / 2, words - 1]) {
-            let place = base + Bytes(word * 8 + word % 8);
-            let byte = read(backend, place, 1)[0];
-            write(backend, place, &[byte ^ 1]);
-            assert_eq!(count_wrong(backend, DEVICE, base, size, seed), found, "after word {word}");
-        }
-        assert_eq!(count_wrong(backend, DEVICE, base, Bytes::ZERO, seed), 0);
-        assert!(count_wrong(backend, DEVICE, base, size, seed.wrapping_add(1)) > words - words / 1000);
     }
     unmap(&mut reservation, Bytes::ZERO, size);
 }
@@ -111,21 +90,4 @@ pub(crate) fn half_words_are_refused(backend: &CudaBackend) {
     }
     unmap(&mut reservation, Bytes::ZERO, handle.size());
     assert_eq!(reservation.range().size, size);
-}
-
-pub(crate) fn plain_allocations_come_and_go(backend: &CudaBackend) {
-    let size = Bytes::mib(256);
-    // The driver keeps some memory after the first round, for example the kernels.
-    for round in 0..2 {
-        let before = free(backend);
-        let address = backend.allocate_plain(DEVICE, size).unwrap();
-        assert!(free(backend) + size <= before);
-        write_pattern(backend, DEVICE, address, size, 5);
-        assert_eq!(count_wrong(backend, DEVICE, address, size, 5), 0);
-        // SAFETY: it was allocated above and is not used any more.
-        unsafe { backend.free_plain(DEVICE, address, size) }.unwrap();
-        assert!(round == 0 || free(backend) == before);
-    }
-    let error = backend.allocate_plain(DEVICE, Bytes(1 << 46)).unwrap_err();
-    assert!(error.is_out_of_memory(), "{error}");
 }

@@ -1,7 +1,6 @@
 //! Shared memory: imports, other processes, forked children; and a process whose device is lost.
 #![allow(unsafe_code)]
 
-use crate::children::{ANSWER, QUESTION, SHARED, spawn};
 use crate::support::*;
 use gpu_vmm_core::{
     Backend, Bytes, CopyCalls, Detail, DeviceId, Error, FabricHandle, Handle, MemoryCalls, Operation,
@@ -36,28 +35,6 @@ pub(crate) fn an_import_is_the_same_memory(backend: &CudaBackend) {
     let error = import.export().unwrap_err();
     assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
     unmap(&mut reservation, size, size);
-}
-
-pub(crate) fn what_cannot_be_exported_says_why(backend: &CudaBackend) {
-    let error = create(backend, granules(backend, 1)).export().unwrap_err();
-    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
-    let file = std::fs::File::open("/dev/null").unwrap();
-    // SAFETY: the driver is known to check that the descriptor is one of its own.
-    let error = unsafe { backend.import(file.as_fd(), granules(backend, 1), &shareable()) }.unwrap_err();
-    println!("{error}");
-    assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
-}
-
-pub(crate) fn another_process_gets_the_memory_by_descriptor_zero(backend: &CudaBackend) {
-    let size = granules(backend, SHARED);
-    let handle = create_with(backend, size, shareable());
-    let mut reservation = reserve(backend, size, None);
-    map(&mut reservation, Bytes::ZERO, &handle);
-    let base = at(&reservation, Bytes::ZERO);
-    write_pattern(backend, DEVICE, base, size, QUESTION);
-    spawn("import", Some(handle.export().unwrap()));
-    assert_eq!(count_wrong(backend, DEVICE, base, size, ANSWER), 0);
-    unmap(&mut reservation, Bytes::ZERO, size);
 }
 
 pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend) {
@@ -129,8 +106,4 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
     unmap(&mut reservation, Bytes::ZERO, size);
     map(&mut reservation, Bytes::ZERO, &spare);
     unmap(&mut reservation, Bytes::ZERO, size);
-}
-
-pub(crate) fn a_fault_is_a_lost_device(_: &CudaBackend) {
-    spawn("fault", None);
 }

@@ -6,7 +6,7 @@ use gpu_vmm_core::{
     Properties, Reservation,
 };
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
-use gpu_vmm_testkit::TestKit;
+use gpu_vmm_testkit::{TestKit, Walked};
 
 /// The device of tests that need one.
 pub(crate) const DEVICE: DeviceId = DeviceId(0);
@@ -104,4 +104,10 @@ pub(crate) fn count_wrong(
 /// Returns the free memory of the test's device.
 pub(crate) fn free(backend: &CudaBackend) -> Bytes {
     backend.memory_info(DEVICE).unwrap().free
+}
+
+/// Walks a list in the device's memory.
+pub(crate) fn walk(backend: &CudaBackend, head: Address, most: u64) -> Walked {
+    // SAFETY: tests build lists in memory that they have mapped.
+    unsafe { backend.walk_list(DEVICE, head, most) }.unwrap()
 }
