@@ -14,7 +14,6 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "captures::a_device_is_waited_for_during_one", needs: Needs::Device, run: device_during },
     Test { name: "captures::waiting_for_a_device_waits", needs: Needs::Device, run: device_waits },
     Test { name: "captures::of_blocking_streams_are_told", needs: Needs::Device, run: blocking },
-    Test { name: "captures::a_graph_works_when_it_is_launched", needs: Needs::Device, run: graphs },
     Test { name: "captures::copies_spoil_none", needs: Needs::Device, run: copies },
     Test { name: "captures::a_spoilt_one_ends", needs: Needs::Device, run: spoilt },
     Test { name: "captures::streams_by_name", needs: Needs::Device, run: names },
@@ -154,38 +153,6 @@ fn blocking(rig: &Rig) {
         }
     }
     assert_eq!(rig.hip("hipGetLastError", 0), 0);
-}
-
-fn graphs(rig: &Rig) {
-    let backend = &rig.backend;
-    if let Some(reason) = backend.no_kernels_because(ZERO).unwrap() {
-        eprintln!("skipped: {reason}");
-        return;
-    }
-    let (unit, reservation) = (rig.unit(), rig.mapped(ZERO, rig.unit()));
-    let at = reservation.range().base;
-    // SAFETY: all of it is mapped.
-    let wrong = |seed| unsafe { backend.count_wrong(ZERO, at, unit, seed) }.unwrap();
-    // SAFETY: as above.
-    unsafe { backend.write_pattern(ZERO, at, unit, 1) }.unwrap();
-    let (own, other) = (backend.own_stream(ZERO).unwrap(), backend.own_stream(ZERO).unwrap());
-    // SAFETY: the capture ends below.
-    unsafe { backend.begin_capture(ZERO, own.stream(), CaptureMode::Global) }.unwrap();
-    // SAFETY: as above, for each launch of the graph.
-    unsafe { backend.start_pattern_on(ZERO, own.stream(), at, unit, 2, 1) }.unwrap();
-    let graph = backend.end_capture(ZERO, own.stream()).unwrap();
-    backend.synchronize(ZERO).unwrap();
-    assert_eq!(wrong(1), 0, "the graph was not launched");
-    for stream in [other.stream(), Stream::DEFAULT] {
-        // SAFETY: as above.
-        unsafe { backend.write_pattern(ZERO, at, unit, 1) }.unwrap();
-        // SAFETY: the memory is mapped until the device has finished, and the graph is dropped after that.
-        unsafe { graph.launch(stream) }.unwrap();
-        backend.synchronize_stream(ZERO, stream).unwrap();
-        assert_eq!(wrong(2), 0, "the graph was launched");
-    }
-    drop(graph);
-    rig.unmapped(reservation);
 }
 
 /// Copies and fills come after the work on the null stream, and invalidate no capture.

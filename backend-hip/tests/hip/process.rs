@@ -7,11 +7,9 @@ use gpu_vmm_core::{
     Stream, SyncCalls,
 };
 use gpu_vmm_hip::HipBackend;
-use std::thread;
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "process::all_that_is_opened_is_one", needs: Needs::Device, run: one },
-    Test { name: "process::threads_work_side_by_side", needs: Needs::Device, run: threads },
     Test { name: "process::a_forked_child_gets_errors_and_drops_nothing", needs: Needs::Device, run: forked },
     Test { name: "process::quirks_are_those_of_the_version", needs: Needs::Device, run: quirks },
     Test { name: "process::what_is_left_mapped_is_told", needs: Needs::Device, run: left_mapped },
@@ -22,22 +20,6 @@ fn one(rig: &Rig) {
     assert_eq!(again.instance(), rig.backend.instance());
     assert!(HipBackend::is_loaded());
     rig.backend.synchronize_stream(DeviceId(0), Stream::DEFAULT).unwrap();
-}
-
-fn threads(rig: &Rig) {
-    thread::scope(|scope| {
-        for number in 0..4 {
-            scope.spawn(move || {
-                for round in 0..10 {
-                    let size = rig.units(1 + (number + round) % 3);
-                    let mut reservation = rig.mapped(ZERO, size);
-                    rig.works(ZERO, &reservation, Bytes::ZERO, size, number * 100 + round);
-                    // SAFETY: one whole mapping, no longer used.
-                    unsafe { reservation.unmap(Bytes::ZERO, size) }.unwrap();
-                }
-            });
-        }
-    });
 }
 
 fn forked(rig: &Rig) {

@@ -2,9 +2,7 @@
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::{
-    Backend, Bytes, Detail, Feature, Handle, MemoryCalls, Operation, Properties, Reservation,
-};
+use gpu_vmm_core::{Backend, Bytes, Detail, Feature, Handle, MemoryCalls, Properties, Reservation};
 use gpu_vmm_hip::{HipHandle, HipReservation};
 use gpu_vmm_testkit::TestKit;
 use std::fs::File;
@@ -13,12 +11,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 pub(crate) const TESTS: &[Test] = &[
-    Test { name: "share::an_import_is_the_same_memory", needs: Needs::Device, run: same_memory },
-    Test {
-        name: "share::what_was_not_made_for_it_is_not_exported",
-        needs: Needs::Device,
-        run: not_shareable,
-    },
     Test {
         name: "share::a_failed_import_leaves_the_position_of_a_file",
         needs: Needs::Device,
@@ -29,7 +21,6 @@ pub(crate) const TESTS: &[Test] = &[
         needs: Needs::Device,
         run: full_table,
     },
-    Test { name: "share::descriptor_zero_can_be_imported", needs: Needs::Device, run: descriptor_zero },
     Test {
         name: "share::a_descriptor_of_something_else_is_an_error",
         needs: Needs::Device,
@@ -40,7 +31,6 @@ pub(crate) const TESTS: &[Test] = &[
         needs: Needs::Device,
         run: other_size,
     },
-    Test { name: "share::each_export_is_a_new_descriptor", needs: Needs::Device, run: new_descriptors },
     Test { name: "share::a_dma_buf_is_of_one_mapping", needs: Needs::Device, run: dma_buf },
 ];
 
@@ -88,47 +78,6 @@ fn exported(rig: &Rig, seed: u64) -> OwnedFd {
         let handle = patterned(rig, &mut reservation, seed);
         reservation.unmap(Bytes::ZERO, unit).unwrap();
         handle.export().unwrap()
-    }
-}
-
-fn same_memory(rig: &Rig) {
-    let unit = rig.unit();
-    let mut reservation = rig.reserve(unit);
-    // SAFETY: one whole mapping, which no work uses when it is unmapped.
-    unsafe {
-        let handle = patterned(rig, &mut reservation, 21);
-        let fd = handle.export().unwrap();
-        import_has(rig, fd.as_fd(), 21);
-        // The descriptor still belongs to the caller.
-        import_has(rig, fd.as_fd(), 21);
-        reservation.unmap(Bytes::ZERO, unit).unwrap();
-    }
-}
-
-fn not_shareable(rig: &Rig) {
-    let error = rig.create(ZERO, rig.unit()).export().expect_err("not created for it");
-    assert!(
-        matches!(error.detail(), Detail::Unsupported { .. }) && error.operation() == Operation::ExportMemory,
-        "{error:?}"
-    );
-}
-
-fn descriptor_zero(rig: &Rig) {
-    let fd = exported(rig, 31);
-    // SAFETY: standard input is saved, replaced by the exported descriptor for the import, and restored.
-    unsafe {
-        let aside = libc::dup(0);
-        assert_eq!(libc::dup2(fd.as_raw_fd(), 0), 0);
-        let zero = BorrowedFd::borrow_raw(0);
-        let imported = rig.backend.import(zero, rig.unit(), &Properties::on(ZERO).shareable());
-        rig.counts_import();
-        if aside >= 0 {
-            libc::dup2(aside, 0);
-            drop(OwnedFd::from_raw_fd(aside));
-        } else {
-            libc::close(0);
-        }
-        drop(imported.unwrap());
     }
 }
 
@@ -242,18 +191,5 @@ fn dma_buf(rig: &Rig) {
         );
         reservation.unmap(Bytes::ZERO, rig.unit()).unwrap();
         reservation.unmap(rig.unit(), rig.units(2)).unwrap();
-    }
-}
-
-fn new_descriptors(rig: &Rig) {
-    let handle = shareable(rig);
-    let fds: Vec<_> = (0..3).map(|_| handle.export().unwrap()).collect();
-    let mut numbers: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-    numbers.dedup();
-    assert_eq!(numbers.len(), 3);
-    for fd in &fds {
-        // SAFETY: reads the flags of an open descriptor.
-        let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
-        assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC, "closed on exec");
     }
 }
