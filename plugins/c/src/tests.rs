@@ -51,7 +51,6 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut, without_provenance_mut};
 
-mod banked;
 mod memory;
 mod observers;
 mod results;

@@ -75,7 +75,10 @@ int main(int count, char **arguments) {
 
     // Host memory that stays for the next suspension, and the buffers.
     uint64_t took = 0, freed = 0;
+    demand(gpu_vmm_suspend(pool, "weights", "disk", NULL) == GPU_VMM_INVALID_ARGUMENT, "an unknown place is an error");
     check(gpu_vmm_suspend(pool, "weights", "host-kept", &bytes), "suspend");
+    check(gpu_vmm_trim_host(pool, &freed), "trim the host");
+    demand(freed == 0, "contents of a suspended tag stay");
     check(gpu_vmm_resume(pool, "weights", NULL), "resume");
     check(gpu_vmm_host_memory(pool, &took), "host memory");
     demand(took > bytes, "memory of the contents stays after the resume");

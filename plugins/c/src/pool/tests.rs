@@ -3,9 +3,7 @@
 
 use super::*;
 use crate::handles;
-use crate::sleep::{
-    gpu_vmm_host_memory, gpu_vmm_is_suspended, gpu_vmm_resume, gpu_vmm_suspend, gpu_vmm_trim_host,
-};
+use crate::sleep::{gpu_vmm_host_memory, gpu_vmm_is_suspended, gpu_vmm_resume, gpu_vmm_suspend};
 use crate::status::{
     GPU_VMM_INVALID_ARGUMENT, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY, GPU_VMM_SUSPENDED,
 };
@@ -262,41 +260,4 @@ fn a_pool_keeps_and_holds_as_much_as_its_options_say() {
         failure.text.starts_with("make a pool: options.reserved is not zero; set the whole"),
         "{failure:?}"
     );
-}
-
-#[test]
-fn host_memory_of_a_suspension_is_counted_until_it_is_trimmed() {
-    let host = AnyBackend::open(Vendor::Host).unwrap();
-    let made = Pool::new(&host, &PoolOptions::DEFAULT).unwrap();
-    let block = made.tagged("weights").unwrap().blocks.alloc(Bytes::mib(4)).unwrap();
-    let (tag, size) = (c"weights".as_ptr(), block.capacity().0);
-    let pool = handles::add(made).unwrap();
-    // SAFETY: the pool is freed last, the texts are strings, and the places are writable.
-    unsafe {
-        let count = || {
-            let mut bytes = 1;
-            assert_eq!(gpu_vmm_host_memory(pool, &raw mut bytes), GPU_VMM_OK);
-            bytes
-        };
-        assert_eq!(count(), 0);
-        let wrong = gpu_vmm_suspend(pool, tag, c"disk".as_ptr(), std::ptr::null_mut());
-        assert_eq!(wrong, GPU_VMM_INVALID_ARGUMENT);
-        assert!(
-            last_error().starts_with("suspend: keep is \"disk\"; expected null (nowhere), "),
-            "{}",
-            last_error()
-        );
-        assert_eq!(gpu_vmm_suspend(pool, tag, c"host-kept".as_ptr(), std::ptr::null_mut()), GPU_VMM_OK);
-        let with_contents = count();
-        assert!(with_contents >= size);
-        let (mut freed, mut again) = (1, 1);
-        assert_eq!(gpu_vmm_trim_host(pool, &raw mut freed), GPU_VMM_OK);
-        assert_eq!((freed, count()), (0, with_contents), "contents stay");
-        assert_eq!(gpu_vmm_resume(pool, tag, std::ptr::null_mut()), GPU_VMM_OK);
-        assert_eq!(gpu_vmm_resume(pool, tag, &raw mut again), GPU_VMM_OK);
-        assert_eq!((again, count()), (0, with_contents), "it was not suspended, and the memory stays");
-        assert_eq!(gpu_vmm_trim_host(pool, &raw mut freed), GPU_VMM_OK);
-        assert_eq!((freed, count()), (with_contents, 0));
-        gpu_vmm_pool_free(pool);
-    }
 }

@@ -1,26 +1,15 @@
-//! Physical memory, regions and page-locked memory on host memory: sizes, contents, and the texts of refusals.
+//! Physical memory, regions and copies on host memory: sizes, addresses and contents.
 
 use super::*;
-use crate::mapping::gpu_vmm_region_physical;
-use crate::physical::{
-    gpu_vmm_physical_read, gpu_vmm_physical_retain, gpu_vmm_physical_same, gpu_vmm_physical_write,
-};
+use crate::physical::{gpu_vmm_physical_read, gpu_vmm_physical_write};
 use crate::properties::GPU_VMM_LOCATION_HOST_NODE;
 use crate::queue::{
     gpu_vmm_copy_queue_finish, gpu_vmm_copy_queue_read, gpu_vmm_copy_queue_write, gpu_vmm_pinned_data,
 };
-use crate::region::{
-    gpu_vmm_region_is_plain, gpu_vmm_region_read, gpu_vmm_region_shrink, gpu_vmm_region_size,
-    gpu_vmm_region_write,
-};
-use crate::reservation::{
-    GPU_VMM_PLACE_EXACT, GPU_VMM_PLACE_PREFER, gpu_vmm_region_granularity, gpu_vmm_region_reserve,
-};
+use crate::region::{gpu_vmm_region_read, gpu_vmm_region_write};
+use crate::reservation::{GPU_VMM_PLACE_EXACT, GPU_VMM_PLACE_PREFER, gpu_vmm_region_reserve};
 use crate::share::{FabricHandle, gpu_vmm_physical_export_fd, gpu_vmm_physical_import_fd};
-use crate::snapshot::{gpu_vmm_region_restore, gpu_vmm_region_snapshot, gpu_vmm_snapshot_count};
-use crate::status::{
-    GPU_VMM_FILE, GPU_VMM_NOT_MAPPED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_UNALIGNED, GPU_VMM_UNSUPPORTED,
-};
+use crate::status::{GPU_VMM_OUT_OF_RANGE, GPU_VMM_UNALIGNED, GPU_VMM_UNSUPPORTED};
 
 fn write(region: *const Region, offset: u64, bytes: &[u8]) -> Status {
     // SAFETY: the region is not freed yet; so below.
@@ -33,91 +22,6 @@ fn read(region: *const Region, offset: u64) -> [u8; 5] {
     let status = unsafe { gpu_vmm_region_read(region, offset, bytes.as_mut_ptr().cast(), 5) };
     assert_eq!(status, GPU_VMM_OK, "{}", last_error());
     bytes
-}
-
-#[test]
-fn two_objects_share_one_memory_until_both_are_released() {
-    let backend = open(&HostConfig::new().memory(Bytes::mib(64)));
-    // SAFETY: the objects are freed after their last use, and the places are writable; so below.
-    unsafe {
-        let free = || handles::find(backend).unwrap().0.memory_info(DeviceId(0)).unwrap().free.0;
-        let (memory, other) =
-            (physical(backend, &of_device(0), UNIT), physical(backend, &of_device(0), UNIT));
-        let retained = result(|place| gpu_vmm_physical_retain(memory, place));
-        assert_ne!(memory, retained);
-        let same = |one, two| result(|place| gpu_vmm_physical_same(one, two, place));
-        assert!(same(memory, retained) && !same(memory, other));
-        let (text, mut found) = (b"bytes", [0; 5]);
-        assert_eq!(gpu_vmm_physical_write(memory, UNIT - 5, text.as_ptr().cast(), 5), GPU_VMM_OK);
-        assert_eq!(gpu_vmm_physical_write(memory, UNIT - 4, text.as_ptr().cast(), 5), GPU_VMM_OUT_OF_RANGE);
-        gpu_vmm_physical_release(memory);
-        assert_eq!(gpu_vmm_physical_read(retained, UNIT - 5, found.as_mut_ptr().cast(), 5), GPU_VMM_OK);
-        assert_eq!(&found, text);
-        assert_eq!(free(), Bytes::mib(60).0);
-        let region = result(|place| gpu_vmm_region_new(backend, 0, 4 * UNIT, place));
-        assert_eq!(gpu_vmm_region_map(region, UNIT, retained), GPU_VMM_OK);
-        let mut mapped = null_mut();
-        assert_eq!(gpu_vmm_region_physical(region, UNIT - 1, &raw mut mapped), GPU_VMM_NOT_MAPPED);
-        assert_eq!(last_error(), "query mapping: nothing is mapped at offset 2097151 B");
-        assert_eq!(gpu_vmm_region_mapping(region, 2 * UNIT, null_mut()), GPU_VMM_NOT_MAPPED);
-        let mapped = result(|place| gpu_vmm_region_physical(region, 2 * UNIT - 1, place));
-        assert!(same(mapped, retained));
-        let mapping = result(|place| gpu_vmm_region_mapping(region, UNIT, place));
-        assert!(!mapping.poisoned);
-        gpu_vmm_physical_release(retained);
-        gpu_vmm_region_free(region);
-        assert_eq!(free(), Bytes::mib(60).0, "the object keeps the memory");
-        gpu_vmm_physical_release(mapped);
-        gpu_vmm_physical_release(other);
-        assert_eq!(free(), Bytes::mib(64).0);
-        gpu_vmm_close(backend);
-    }
-}
-
-#[test]
-fn a_region_shrinks_under_a_tensor_by_force_alone() {
-    let backend = open(&HostConfig::new());
-    // SAFETY: as above.
-    unsafe {
-        let region = result(|place| gpu_vmm_region_new(backend, 0, 4 * UNIT, place));
-        let size = || result(|place| gpu_vmm_region_size(region, place));
-        assert_eq!(size(), 0);
-        for units in 1..=3 {
-            assert_eq!(gpu_vmm_region_grow(region, units * UNIT), GPU_VMM_OK);
-        }
-        assert_eq!((size(), result(|place| gpu_vmm_region_granularity(region, place))), (3 * UNIT, UNIT));
-        let shown = tensor(region, 0, &[16], null(), false);
-        assert_eq!(gpu_vmm_region_shrink(region, 2 * UNIT, false), GPU_VMM_BUSY);
-        let text = last_error();
-        assert!(
-            text.starts_with("shrink: 1 tensor") && text.ends_with("drop it first, or set force"),
-            "{text}"
-        );
-        assert_eq!(gpu_vmm_region_suspend(region, null(), false, null_mut()), GPU_VMM_BUSY);
-        assert!(last_error().ends_with(", or set force"), "{}", last_error());
-        assert_eq!((gpu_vmm_region_shrink(region, 2 * UNIT, true), size()), (GPU_VMM_OK, 2 * UNIT));
-        assert_eq!(gpu_vmm_region_suspend(region, null(), true, null_mut()), GPU_VMM_OK);
-        assert_eq!(size(), 0, "a suspended region has no memory");
-        assert_eq!(gpu_vmm_region_resume(region, null_mut()), GPU_VMM_OK);
-        gpu_vmm_dlpack_delete(shown, true);
-        assert_eq!((gpu_vmm_region_shrink(region, UNIT, false), size()), (GPU_VMM_OK, UNIT));
-        assert_eq!(gpu_vmm_region_write(region, 9 * UNIT, null(), 0), GPU_VMM_OK, "nothing is written");
-        assert_eq!(gpu_vmm_region_read(region, 9 * UNIT, null_mut(), 0), GPU_VMM_OK);
-        assert_eq!(write(region, UNIT - 4, b"bytes"), GPU_VMM_NOT_MAPPED, "{}", last_error());
-        gpu_vmm_region_free(region);
-        gpu_vmm_close(backend);
-    }
-    for (config, expected) in [(HostConfig::new(), false), (HostConfig::new().without_virtual_memory(), true)]
-    {
-        let backend = open(&config);
-        // SAFETY: as above.
-        unsafe {
-            let region = result(|place| gpu_vmm_region_new(backend, 0, UNIT, place));
-            assert_eq!(result(|place| gpu_vmm_region_is_plain(region, place)), expected);
-            gpu_vmm_region_free(region);
-            gpu_vmm_close(backend);
-        }
-    }
 }
 
 #[test]
@@ -227,84 +131,6 @@ fn a_descriptor_is_imported_by_its_size_and_no_debug_text_shows_a_fabric_handle(
         gpu_vmm_close(backend);
     }
     assert_eq!(format!("{:?}", FabricHandle { bytes: [7; 64] }), "FabricHandle(..)");
-}
-
-#[test]
-fn arrays_of_no_regions_and_wrong_counts_are_refused() {
-    let backend = open(&HostConfig::new());
-    let region = one_unit(backend);
-    let file = std::env::temp_dir().join(format!("gpu-vmm-c-no-regions-{}", std::process::id()));
-    let path = CString::new(file.to_str().unwrap()).unwrap();
-    let one = region.cast_const();
-    // SAFETY: as above; the path is a string. No array is read whose count is wrong.
-    unsafe {
-        assert_eq!(gpu_vmm_region_snapshot(region, path.as_ptr(), false), GPU_VMM_OK);
-        for count in [0, 2] {
-            let restored = gpu_vmm_regions_restore(backend, path.as_ptr(), true, null_mut(), count);
-            let text = format!("{}: regions is null", Operation::Restore);
-            assert_eq!((restored, last_error()), (GPU_VMM_INVALID_ARGUMENT, text));
-            let written = gpu_vmm_regions_snapshot(null(), count, path.as_ptr(), true);
-            let text = format!("{}: regions is null", Operation::TakeSnapshot);
-            assert_eq!((written, last_error()), (GPU_VMM_INVALID_ARGUMENT, text));
-        }
-        for count in [0, 1025] {
-            let written = gpu_vmm_regions_snapshot(&raw const one, count, path.as_ptr(), true);
-            let text = format!("{}: count is {count}; expected 1 to 1024", Operation::TakeSnapshot);
-            assert_eq!((written, last_error()), (GPU_VMM_INVALID_ARGUMENT, text));
-        }
-        assert_eq!(result(|place| gpu_vmm_snapshot_count(path.as_ptr(), place)), 1, "the file is as before");
-        gpu_vmm_region_free(region);
-        gpu_vmm_close(backend);
-    }
-    std::fs::remove_file(&file).unwrap();
-}
-
-#[test]
-fn a_file_of_one_region_is_restored_elsewhere_if_its_address_is_taken() {
-    let backend = open(&HostConfig::new());
-    let region = one_unit(backend);
-    let file = std::env::temp_dir().join(format!("gpu-vmm-c-one-region-{}", std::process::id()));
-    let path = CString::new(file.to_str().unwrap()).unwrap();
-    let mut restored = null_mut();
-    // SAFETY: as above; the path is a string.
-    unsafe {
-        let mut restore =
-            |relocate| gpu_vmm_region_restore(backend, path.as_ptr(), relocate, &raw mut restored);
-        assert_eq!(restore(false), GPU_VMM_FILE, "there is no such file");
-        assert_eq!(write(region, UNIT - 5, b"bytes"), GPU_VMM_OK);
-        assert_eq!(gpu_vmm_region_snapshot(region, path.as_ptr(), false), GPU_VMM_OK);
-        assert_eq!(result(|place| gpu_vmm_snapshot_count(path.as_ptr(), place)), 1);
-        assert_eq!(restore(false), GPU_VMM_ADDRESS_TAKEN);
-        assert_eq!(restore(true), GPU_VMM_OK, "{}", last_error());
-        let address = |region| result(|place| gpu_vmm_region_address(region, place));
-        assert_ne!(address(restored), address(region));
-        assert_eq!(read(restored, UNIT - 5), *b"bytes");
-        let both = [region, restored].map(<*mut Region>::cast_const);
-        assert_eq!(gpu_vmm_regions_snapshot(both.as_ptr(), 2, path.as_ptr(), true), GPU_VMM_OK);
-        assert_eq!(result(|place| gpu_vmm_snapshot_count(path.as_ptr(), place)), 2);
-        let twice = [region.cast_const(); 2];
-        assert_eq!(
-            gpu_vmm_regions_snapshot(twice.as_ptr(), 2, path.as_ptr(), true),
-            GPU_VMM_INVALID_ARGUMENT
-        );
-        assert!(last_error().ends_with("one region is there twice; expected it once"), "{}", last_error());
-        let mut one = null_mut();
-        assert_eq!(
-            gpu_vmm_region_restore(backend, path.as_ptr(), true, &raw mut one),
-            GPU_VMM_INVALID_ARGUMENT
-        );
-        assert!(last_error().ends_with("has 2 regions; expected one"), "{}", last_error());
-        let mut all = [null_mut(); 3];
-        let status = gpu_vmm_regions_restore(backend, path.as_ptr(), true, all.as_mut_ptr(), 3);
-        assert_eq!((status, all), (GPU_VMM_INVALID_ARGUMENT, [null_mut(); 3]));
-        assert!(last_error().ends_with("has 2 regions; expected 3"), "{}", last_error());
-        assert_eq!(result(|place| gpu_vmm_snapshot_count(path.as_ptr(), place)), 2, "the file is as before");
-        for region in [region, restored] {
-            gpu_vmm_region_free(region);
-        }
-        gpu_vmm_close(backend);
-    }
-    std::fs::remove_file(&file).unwrap();
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use super::*;
 use crate::callback::is_running;
 use crate::observer::{
-    GPU_VMM_BACKING_MOVED, GPU_VMM_BACKING_REMOVED, GPU_VMM_BACKING_REPLACED, GPU_VMM_BACKING_RESTORED,
-    GPU_VMM_OUTCOME_CHANGED, GPU_VMM_OUTCOME_POISONED, GPU_VMM_OUTCOME_UNCHANGED, Registered,
+    GPU_VMM_BACKING_REMOVED, GPU_VMM_OUTCOME_CHANGED, GPU_VMM_OUTCOME_POISONED, GPU_VMM_OUTCOME_UNCHANGED,
+    Registered,
 };
 use gpu_vmm::{BackingChange as Change, BackingObserver, BackingOutcome};
 
@@ -47,35 +47,6 @@ unsafe extern "C" fn released(context: *mut c_void) {
 
 fn observer(context: *mut c_void) -> Observer {
     Observer { context, before: Some(before), after: Some(after), released: Some(released), reserved: [0; 4] }
-}
-
-#[test]
-fn each_change_has_its_operation_its_effect_and_its_outcome() {
-    let backend = open(&HostConfig::new());
-    let (region, other) = (one_unit(backend), one_unit(backend));
-    let mut notes = Notes::default();
-    let context = &raw mut notes;
-    let observer = observer(context.cast());
-    // SAFETY: the objects are freed after their last use, the places are writable, and the notes live until the end.
-    unsafe {
-        assert_eq!(gpu_vmm_region_on_backing_change(region, &raw const observer, null_mut()), GPU_VMM_OK);
-        assert_eq!(gpu_vmm_region_suspend(region, null(), false, null_mut()), GPU_VMM_OK);
-        assert_eq!(gpu_vmm_region_resume(region, null_mut()), GPU_VMM_OK);
-        assert_eq!(gpu_vmm_region_swap(region, 0, other, 0, UNIT, false), GPU_VMM_OK);
-        let expected = [
-            ("suspend", GPU_VMM_BACKING_REMOVED),
-            ("resume", GPU_VMM_BACKING_RESTORED),
-            ("swap", GPU_VMM_BACKING_REPLACED),
-        ];
-        let expected = expected.map(|(name, effect)| (name.to_owned(), effect));
-        assert_eq!((*context).before, expected);
-        let ended = expected.map(|(name, effect)| (name, effect, GPU_VMM_OUTCOME_CHANGED));
-        assert_eq!((*context).after, ended);
-        gpu_vmm_region_free(other);
-        gpu_vmm_region_free(region);
-        gpu_vmm_close(backend);
-    }
-    assert_eq!(notes.released, 1, "with the region");
 }
 
 #[test]
@@ -147,41 +118,6 @@ fn is_running_is_true_in_the_callbacks_after_a_change_and_at_release() {
         gpu_vmm_close(backend);
     }
     assert_eq!(running, [true; 2]);
-}
-
-/// The addresses behind the region can become free while a try runs: then it does not move.
-#[test]
-fn a_move_names_both_addresses() {
-    assert!((0..20).any(|_| moves_and_names_both_addresses()), "the addresses behind are always free");
-}
-
-fn moves_and_names_both_addresses() -> bool {
-    let backend = open(&HostConfig::new());
-    let region = one_unit(backend);
-    let (mut told, mut notes) = (Told::new(), Notes::default());
-    let (places, seen) = (&raw mut told, &raw mut notes);
-    let by_address = Observer { before: Some(note), after: None, released: None, ..observer(places.cast()) };
-    let by_effect = observer(seen.cast());
-    // SAFETY: as above.
-    unsafe {
-        for observer in [&raw const by_address, &raw const by_effect] {
-            assert_eq!(gpu_vmm_region_on_backing_change(region, observer, null_mut()), GPU_VMM_OK);
-        }
-        let from = result(|place| gpu_vmm_region_address(region, place));
-        let host = &handles::find(backend).unwrap().0;
-        let behind = gpu_vmm::Placement::Exact(gpu_vmm::Address(from + 4 * UNIT));
-        let taken = gpu_vmm::Region::builder(host).at(behind).reserve(Bytes(UNIT)).build();
-        let to = result(|place| gpu_vmm_region_grow_or_move(region, 5 * UNIT, place));
-        assert_eq!(to, result(|place| gpu_vmm_region_address(region, place)));
-        if to != from {
-            assert_eq!(*places, [(from, to, vec![(0, UNIT)])]);
-            assert_eq!((*seen).before, [("grow".to_owned(), GPU_VMM_BACKING_MOVED)]);
-        }
-        drop(taken);
-        gpu_vmm_region_free(region);
-        gpu_vmm_close(backend);
-        to != from
-    }
 }
 
 /// Passes changes to an observer of C, with this outcome.
