@@ -417,62 +417,6 @@ mod tests {
             .map(|ended| ended.free_after)
     }
 
-    #[test]
-    fn every_slot_is_given_out_once() {
-        let mut slabs = Slabs::default();
-        assert!(take(&mut slabs, 1, 1).is_empty());
-        slabs.insert(slab(0, 0x1000));
-        slabs.insert(slab(1, 0x10_0000));
-        let taken = take(&mut slabs, 1, 1000);
-        assert_eq!(taken.len(), 512);
-        let mut addresses: Vec<_> = taken.iter().map(|(.., address)| *address).collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        assert_eq!(addresses.len(), 512);
-        assert_eq!(give(&mut slabs, taken[77], FreeAfter::new(1, 2)), None);
-        assert_eq!(take(&mut slabs, 1, 2), [taken[77]]);
-    }
-
-    #[test]
-    fn an_empty_slab_is_told_of_and_removed() {
-        let mut slabs = Slabs::default();
-        slabs.insert(slab(0, 0x1000));
-        let taken = take(&mut slabs, 1, 3);
-        let given: Vec<_> = taken
-            .iter()
-            .zip(2..)
-            .map(|(slot, moment)| give(&mut slabs, *slot, FreeAfter::new(1, moment)))
-            .collect();
-        assert_eq!(given, [None, None, Some(FreeAfter::new(1, 4))]);
-        assert!(take(&mut slabs, 1, 1).is_empty());
-        assert_eq!(slabs.iter().count(), 0);
-    }
-
-    #[test]
-    fn slots_serve_another_stream_after_their_work() {
-        let mut slabs = Slabs::default();
-        slabs.insert(slab(0, 0x1000));
-        let taken = take(&mut slabs, 1, 256);
-        give(&mut slabs, taken[0], FreeAfter::new(1, 5));
-        give(&mut slabs, taken[1], FreeAfter::new(1, 7));
-        let settle =
-            |slabs: &mut Slabs, moment| slabs.settle(KIND, |stream| [0, moment][usize::from(stream)]);
-        settle(&mut slabs, 4);
-        assert!(take(&mut slabs, 2, 1).is_empty());
-        // Slots without an event in between wait for the later one.
-        settle(&mut slabs, 6);
-        assert!(take(&mut slabs, 2, 1).is_empty());
-        settle(&mut slabs, 7);
-        let own = take(&mut slabs, 2, 9);
-        assert_eq!(own, taken[..2]);
-        assert_eq!([0, 1, 2].map(|slot| slabs.get(0).stream_of(slot)), [2, 2, 1]);
-        // Each stream takes what it has freed itself.
-        give(&mut slabs, own[0], FreeAfter::new(2, 8));
-        give(&mut slabs, taken[3], FreeAfter::new(1, 9));
-        assert_eq!(take(&mut slabs, 1, 9), [taken[3]]);
-        assert_eq!(take(&mut slabs, 2, 9), [taken[0]]);
-    }
-
     /// Steady frees do not put off the time at which a slot is ready.
     #[test]
     fn covered_slots_do_not_wait_for_later_frees() {
@@ -487,34 +431,6 @@ mod tests {
         slabs.settle(KIND, |_| 3);
         assert_eq!(take(&mut slabs, 2, 9), taken[..2]);
         assert_eq!(take(&mut slabs, 1, 9), [taken[2]]);
-    }
-
-    #[test]
-    fn empty_slabs_end_once_they_wait_for_one_stream() {
-        let mut slabs = Slabs::default();
-        slabs.insert(slab(0, 0x1000));
-        let taken = take(&mut slabs, 1, 256);
-        let (last, others) = taken.split_last().unwrap_or((&taken[0], &[]));
-        others.iter().for_each(|slot| assert_eq!(give(&mut slabs, *slot, FreeAfter::new(1, 5)), None));
-        assert_eq!(give(&mut slabs, *last, FreeAfter::new(2, 6)), None);
-        assert_eq!(slabs.next_ended(|_| false), None);
-        let ended = slabs.next_ended(|free_after| free_after.stream() == 1).map(|ended| ended.free_after);
-        assert_eq!((ended, slabs.iter().count()), (Some(FreeAfter::new(2, 6)), 0));
-        assert!(take(&mut slabs, 2, 1).is_empty() && slabs.next_ended(|_| true).is_none());
-    }
-
-    /// A slab without a taken slot may serve a request before all of its work is done.
-    #[test]
-    fn an_empty_slab_serves_again() {
-        let mut slabs = Slabs::default();
-        slabs.insert(slab(0, 0x1000));
-        let taken = take(&mut slabs, 1, 256);
-        for (slot, stream) in taken.iter().zip([1, 2].into_iter().cycle()) {
-            assert_eq!(give(&mut slabs, *slot, FreeAfter::new(stream, 5)), None);
-        }
-        let again = take(&mut slabs, 2, 1);
-        assert_eq!((again.as_slice(), slabs.next_ended(|_| true)), (&taken[1..2], None));
-        assert_eq!(slabs.iter().map(Slab::free).collect::<Vec<_>>(), [255]);
     }
 
     #[test]

@@ -316,20 +316,6 @@ fn no_thread_cache_keeps_a_block_of_a_forgotten_stream() {
     assert_eq!(pool.stats().cached, 0);
 }
 
-/// The pool gives the number of a forgotten stream to a new one.
-#[test]
-fn memory_of_a_forgotten_stream_stays_free_when_a_new_stream_takes_its_number() {
-    let backend = ScriptedBackend::new(Driver { done: true, ..Driver::default() });
-    let pool = Pool::builder(&backend).build().unwrap();
-    let block = pool.request(SIZE).stream(stream(FIRST)).alloc().unwrap();
-    let (address, _behind) = (block.address(), pool.alloc(SIZE).unwrap());
-    drop(block);
-    pool.forget_stream(stream(FIRST)).unwrap();
-    // It does not fit between the others.
-    let _new = pool.request(SIZE * 2).stream(stream(SECOND)).alloc().unwrap();
-    assert_eq!(pool.alloc(SIZE).unwrap().address(), address);
-}
-
 /// Work of the first stream may still use it.
 #[test]
 fn memory_that_could_not_be_mapped_elsewhere_belongs_to_its_stream() {

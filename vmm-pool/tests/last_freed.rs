@@ -3,10 +3,9 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::{Address, Backend, BackingStore, Bytes, DeviceId, Stream, SyncCalls, WaitFor};
+use gpu_vmm_core::{Address, Bytes, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_pool::{Pool, PoolError};
-use gpu_vmm_testkit::TestKit;
+use gpu_vmm_pool::Pool;
 
 const A: Bytes = Bytes(256);
 const S: Stream<'static> = Stream::DEFAULT;
@@ -84,46 +83,6 @@ fn what_it_serves_is_counted() {
     assert_eq!(counted(), (0, 0, 5));
 }
 
-/// Frees a block of a busy stream that was forgotten, and allocates for a stream with the same handle. Returns false if the
-/// work ended too early to tell anything.
-fn forgotten_work_is_waited_for(rounds: u32) -> bool {
-    const DEVICE: DeviceId = DeviceId(0);
-    let backend = host();
-    let own = backend.own_stream(DEVICE).unwrap();
-    // SAFETY: the stream lives as long as the pool.
-    let stream: Stream<'static> = unsafe { Stream::from_raw(own.stream().as_raw()) };
-    let pool = pool(&backend);
-    let block = pool.request(SIZE).stream(stream).alloc().unwrap();
-    let address = block.address();
-    // SAFETY: the memory is mapped for the device, and the pool unmaps none before the stream has ended its work.
-    unsafe { backend.start_pattern_on(DEVICE, stream, address, SIZE, 1, rounds) }.unwrap();
-    pool.forget_stream(stream).unwrap();
-    drop(block);
-    // The vendor may give a later stream the handle of one that is destroyed: it does not follow the earlier one's work.
-    let next = pool.request(SIZE).stream(stream).alloc().unwrap();
-    let is_busy = !own.is_done().unwrap();
-    assert!(!is_busy || next.address() != address, "the memory of a busy stream was given to another one");
-    backend.synchronize_stream(DEVICE, own.stream()).unwrap();
-    is_busy
-}
-
-#[test]
-fn it_does_not_serve_a_forgotten_stream() {
-    let mut rounds = (0..8).map(|doubled| 64 << doubled);
-    assert!(rounds.any(forgotten_work_is_waited_for), "the stream was never busy");
-}
-
-#[test]
-fn a_block_that_outlives_its_pool_is_freed() {
-    let backend = host();
-    let pool = pool(&backend);
-    let (last, other) = (pool.alloc(SIZE).unwrap(), pool.alloc(SIZE).unwrap());
-    drop(other);
-    drop(pool);
-    drop(last);
-    assert_eq!(backend.memory_info(DeviceId(0)).unwrap().free, Bytes::mib(64));
-}
-
 #[test]
 fn it_is_free_memory_like_all_other() {
     let backend = host();
@@ -142,48 +101,6 @@ fn it_is_free_memory_like_all_other() {
     drop(all.unwrap());
     assert_eq!(pool.stats().peak_live, Bytes::mib(64).0);
     assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes::mib(64));
-}
-
-#[test]
-fn alignment_is_kept() {
-    let backend = host();
-    let pool = pool(&backend);
-    let before = pool.request(SIZE).alignment(A).stream(S).alloc().unwrap();
-    let uneven = pool.request(SIZE + Bytes(512)).alignment(A).stream(S).alloc().unwrap();
-    drop((uneven, before));
-    let odd = pool.request(SIZE + Bytes(512)).alignment(A).stream(S).alloc().unwrap();
-    let address = freed(&pool, SIZE);
-    assert!(!address.is_aligned_to(SIZE), "{address:?} tells nothing");
-    assert!(pool.request(SIZE).alignment(SIZE).stream(S).alloc().unwrap().address().is_aligned_to(SIZE));
-    drop(odd);
-}
-
-#[test]
-fn a_tag_gets_only_its_own_and_none_while_it_is_suspended() {
-    let backend = host();
-    let pool = pool(&backend);
-    let other = pool.tagged("other").unwrap();
-    let held = other.request(SIZE).alignment(A).stream(S).alloc().unwrap();
-    let address = freed(&pool, SIZE);
-    let block = other.request(SIZE).alignment(A).stream(S).alloc().unwrap();
-    assert_ne!(block.address(), address);
-    assert_eq!(&*pool.find(block.address()).unwrap().tag, "other");
-
-    let store = BackingStore::pinned(&backend, Bytes::mib(16)).unwrap();
-    pool.suspend("other", &store, WaitFor::all_devices()).unwrap();
-    drop(block);
-    let refused = other.request(SIZE).alignment(A).stream(S).alloc().unwrap_err();
-    assert!(matches!(refused.extension(), Some(PoolError::Suspended { .. })), "{refused}");
-    pool.resume("other").unwrap();
-    drop((held, other.request(SIZE).alignment(A).stream(S).alloc().unwrap()));
-}
-
-#[test]
-fn a_pool_that_keeps_nothing_gives_it_back_at_once() {
-    let backend = host();
-    let pool = Pool::builder(&backend).keep(Bytes::ZERO).build().unwrap();
-    freed(&pool, SIZE);
-    assert_eq!(backend.memory_info(DeviceId(0)).unwrap().free, Bytes::mib(64));
 }
 
 #[test]

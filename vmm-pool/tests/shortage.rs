@@ -156,42 +156,6 @@ fn memory_of_a_fence_that_panics_outlives_the_pool() {
 }
 
 #[test]
-fn what_the_budget_does_not_have_is_refused_before_anything_is_created() {
-    let backend = host(Bytes::mib(256));
-    let pool = Pool::builder(&backend).budget(Bytes::mib(32)).build().unwrap();
-    let block = pool.request(Bytes::mib(8)).alignment(A).stream(S).alloc().unwrap();
-    let before = pool.stats();
-    for size in [Bytes::mib(64), Bytes::mib(26)] {
-        let error = pool.request(size).alignment(A).stream(S).alloc().unwrap_err();
-        assert!(matches!(error.extension(), Some(PoolError::OutOfMemory { .. })), "{error}");
-    }
-    let after = pool.stats();
-    assert_eq!(after.driver_calls.create, before.driver_calls.create);
-    assert_eq!(
-        (after.held, after.peak_held, after.peak_live),
-        (before.held, before.peak_held, before.peak_live)
-    );
-    drop(block);
-    pool.request(Bytes::mib(32)).alignment(A).stream(S).alloc().unwrap();
-}
-
-#[test]
-fn what_the_driver_does_not_have_leaves_the_pool_as_it_was() {
-    let backend = host(Bytes::mib(64));
-    let other = Pool::builder(&backend).build().unwrap();
-    let _theirs = other.request(Bytes::mib(32)).alignment(A).stream(S).alloc().unwrap();
-    let pool = Pool::builder(&backend).build().unwrap();
-    let block = pool.request(Bytes::mib(8)).alignment(A).stream(S).alloc().unwrap();
-    let before = pool.stats();
-    let error = pool.request(Bytes::mib(48)).alignment(A).stream(S).alloc().unwrap_err();
-    assert!(matches!(error.extension(), Some(PoolError::OutOfMemory { .. })), "{error}");
-    let after = pool.stats();
-    assert_eq!((after.held, after.peak_live, after.kept), (before.held, before.peak_live, 0));
-    let _more = other.request(Bytes::mib(24)).alignment(A).stream(S).alloc().unwrap();
-    drop(block);
-}
-
-#[test]
 fn what_comes_back_stays_within_the_budget() {
     let backend = host(Bytes::mib(256));
     let pool = Pool::builder(&backend).budget(Bytes::mib(32)).build().unwrap();
@@ -244,17 +208,6 @@ fn what_the_program_frees_is_waited_for() {
     let _one = pool.request(Bytes::mib(16)).alignment(A).stream(S).alloc().unwrap();
     assert_eq!(cache.lock().unwrap().len(), 3, "more was freed than was needed");
     cache.lock().unwrap().clear();
-}
-
-#[test]
-fn few_addresses_serve_small_and_large_blocks_and_several_tags() {
-    let backend = host(Bytes::mib(256));
-    let pool = Pool::builder(&backend).addresses(Bytes::mib(256)).build().unwrap();
-    let _small = pool.request(Bytes(100)).alignment(A).stream(S).alloc().unwrap();
-    let _large = pool.request(Bytes::mib(16)).alignment(A).stream(S).alloc().unwrap();
-    let _other =
-        pool.tagged("other").unwrap().request(Bytes::mib(16)).alignment(A).stream(S).alloc().unwrap();
-    assert!(pool.stats().reserved <= Bytes::mib(256).0);
 }
 
 /// A block for which too few addresses are left is refused, although it may have more than half of them.

@@ -165,39 +165,6 @@ mod tests {
     const BLOCK: Bytes = Bytes(256);
 
     #[test]
-    fn each_byte_of_the_stream_is_one_of_a_piece() {
-        let stream = Stream::new([Bytes(10), Bytes(1), Bytes(20)]);
-        for (offset, piece, at, size) in [(0, 0, 0, 10), (9, 0, 9, 10), (10, 1, 0, 1), (11, 2, 0, 20)] {
-            assert_eq!(stream.at(Bytes(offset)), (piece, Bytes(at), Bytes(size)));
-        }
-    }
-
-    #[test]
-    fn parts_are_cut_at_the_borders_of_blocks() {
-        let unit = BLOCK.0 as usize;
-        let size = Bytes(BLOCK.0 * 2 + 100);
-        let cut = |offset, length| blocks(size, BLOCK, Bytes(offset), length).collect::<Vec<_>>();
-        let part = |block, start, length, whole| InBlock { block, start, length, whole };
-        assert_eq!(cut(0, unit), [part(0, 0, unit, unit)]);
-        assert_eq!(cut(BLOCK.0 - 1, 2), [part(0, unit - 1, 1, unit), part(1, 0, 1, unit)]);
-        assert_eq!(cut(BLOCK.0 * 2, 100), [part(2, 0, 100, 100)]);
-        assert_eq!(cut(BLOCK.0 * 2 + 99, 1), [part(2, 99, 1, 100)]);
-        assert_eq!(cut(7, 0), []);
-    }
-
-    #[test]
-    fn parts_of_the_stream_are_cut_at_the_borders_of_pieces() {
-        let stream = Stream::new([Bytes(10), Bytes(1), Bytes(20)]);
-        let cut = |offset, length| {
-            let parts = stream.parts(Bytes(offset), length);
-            parts.map(|part| (part.piece, part.start.0, part.length)).collect::<Vec<_>>()
-        };
-        assert_eq!(cut(8, 5), [(0, 8, 2), (1, 0, 1), (2, 0, 2)]);
-        assert_eq!(cut(30, 2), [(2, 19, 1)], "there are no more");
-        assert_eq!(cut(31, 1), []);
-    }
-
-    #[test]
     fn bytes_come_from_their_places_in_the_blocks() {
         let reads = Cell::new(0);
         let read = |block: u64, bytes: &mut [u8]| {

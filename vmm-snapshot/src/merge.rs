@@ -119,12 +119,6 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_stays_as_it_is() {
-        let seen = merged(&[piece(0, 4, 0), piece(4, 8, 1), piece(16, 4, 2)]).unwrap();
-        assert_eq!(seen, [(0, vec![0]), (4, vec![1]), (16, vec![2])]);
-    }
-
-    #[test]
     fn what_does_not_is_put_together_up_to_the_next_border() {
         let seen = merged(&[piece(0, 1, 0), piece(1, 3, 1), piece(4, 4, 2), piece(8, 6, 3), piece(14, 2, 4)]);
         assert_eq!(seen.unwrap(), [(0, vec![0, 1]), (4, vec![2]), (8, vec![3, 4])]);
@@ -136,12 +130,6 @@ mod tests {
         const COUNT: u64 = 1 << 19;
         let pieces: Vec<SourceMapping> = (0..COUNT).map(|at| piece(at * UNIT, UNIT, at as usize)).collect();
         assert_eq!(merged(&pieces).unwrap().len() as u64, COUNT);
-    }
-
-    #[test]
-    fn an_alias_is_one_memory() {
-        let alias = |offset| SourceMapping { is_alias: true, ..piece(offset, 4, 7) };
-        assert_eq!(merged(&[alias(0), alias(8)]).unwrap(), [(0, vec![7]), (8, vec![7])]);
     }
 
     #[test]

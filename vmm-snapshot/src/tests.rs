@@ -16,7 +16,6 @@ use gpu_vmm_core::{
 use gpu_vmm_testkit::Random;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLOCK: Bytes = Bytes::kib(4);
 
@@ -168,36 +167,6 @@ fn assert_says(error: &Error, parts: &[&str]) {
     let text = error.to_string();
     for part in parts {
         assert!(text.contains(part), "{part:?} is missing in {text:?}");
-    }
-}
-
-#[test]
-fn what_is_written_is_read_again() {
-    let folder = Folder::new("round");
-    let path = folder.file("a");
-    for (options, stored, compressed) in [(plain(), 4, 0), (small(), 4, 2)] {
-        let description = description();
-        let writer = SnapshotWriter::create(&path, &description, options).unwrap();
-        assert_eq!((writer.block_size(), [0, 1, 2].map(|memory| writer.blocks(memory))), (BLOCK, [4, 2, 0]));
-        write_all(&writer, &contents(1)).unwrap();
-        let stats = writer.finish().unwrap();
-        let counts = (stats.blocks, stats.zero, stats.unchanged, stats.stored, stats.compressed);
-        assert_eq!(counts, (6, 2, 0, stored, compressed));
-        assert_eq!(stats.contents, Bytes::kib(24));
-        assert_eq!(stats.file.0, fs::metadata(&path).unwrap().len());
-
-        let file = SnapshotFile::open(&path).unwrap();
-        assert_eq!(*file.description(), description);
-        assert_eq!((file.block_size(), [0, 1, 2].map(|memory| file.blocks(memory))), (BLOCK, [4, 2, 0]));
-        assert_eq!(file.stats(), stats);
-        let seen = AtomicU64::new(0);
-        let add = |bytes: Bytes| {
-            seen.fetch_add(bytes.0, Ordering::Relaxed);
-        };
-        assert_eq!(file.verify(&add).unwrap(), stats);
-        assert_eq!(seen.into_inner(), stats.contents.0);
-        assert_eq!(read_all(&file).unwrap(), contents(1));
-        assert_eq!(folder.names(), ["a"]);
     }
 }
 

@@ -119,18 +119,6 @@ fn each_step_maps_one_handle_until_another_would_exceed_the_premapped_part() {
 }
 
 #[test]
-fn the_last_step_ends_with_the_reservation() {
-    let (backend, thread) = (backend(), PremapThread::start(UNIT * 100).unwrap());
-    let premap = Premap { by: UNIT * 8, step: UNIT * 3 };
-    let shared = Shared::new(space(&backend, 7), premap, &thread);
-    let ends = [(Step::More, 3), (Step::More, 6), (Step::Done, 7), (Step::Done, 7)];
-    for (step, units) in ends {
-        assert_eq!((shared.step(), shared.mapped(), thread.used()), (step, UNIT * units, UNIT * units));
-    }
-    assert_eq!(calls(&backend), Calls { create: 3, map: 3 });
-}
-
-#[test]
 fn regions_share_a_budget_that_may_be_used_up_to_the_last_byte() {
     let (backend, thread) = (backend(), PremapThread::start(UNIT * 5).unwrap());
     let [one, other] = [3, 2].map(|by| growing(&backend, by, by, &thread));
@@ -272,29 +260,6 @@ fn a_locked_region_neither_grows_without_its_lock_nor_is_premapped() {
     let _ = inside.shrink_to(UNIT * 2, WaitFor::all_devices()).unwrap();
     drop(inside);
     assert_eq!(amounts(&region, &thread), [2, 0, 0]);
-}
-
-#[test]
-fn a_failed_step_takes_nothing_and_is_reported_by_the_first_growth_that_maps() {
-    let (backend, thread) = (backend(), PremapThread::start(UNIT * 100).unwrap());
-    let region = growing(&backend, 4, 2, &thread);
-    region.shared.step();
-    region.grow_to(UNIT).unwrap();
-    let fails = || {
-        backend.fail(0, 1);
-        assert_eq!((region.shared.step(), backend.stop()), (Step::Failed, 1));
-    };
-    fails();
-    assert_eq!(amounts(&region, &thread), [1, 1, 1]);
-    assert!(matches!(region.grow_to(UNIT * 2).unwrap().outcome, PremapOutcome::Ready));
-    let outcome = region.grow_to(UNIT * 3).unwrap().outcome;
-    let PremapOutcome::Not(Some(error)) = outcome else { panic!("{outcome:?}") };
-    assert!(error.driver_error().is_some() && error.operation() == Operation::CreateMemory, "{error}");
-    assert!(matches!(region.grow_to(UNIT * 4).unwrap().outcome, PremapOutcome::Not(None)));
-    // A step that succeeds later makes the failure past.
-    fails();
-    assert_eq!((region.shared.step(), amounts(&region, &thread)), (Step::More, [4, 2, 2]));
-    assert!(matches!(region.grow_to(UNIT * 7).unwrap().outcome, PremapOutcome::Not(None)));
 }
 
 /// Counts its steps.

@@ -126,15 +126,6 @@ fn the_second_writer_of_a_snapshot_is_refused_until_the_first_is_done() {
 }
 
 #[test]
-fn what_a_killed_writer_has_left_is_written_over() {
-    let folder = Folder::new("stale");
-    let path = folder.file("a");
-    fs::write(folder.file(".a.partial"), vec![7; 1 << 20]).unwrap();
-    write(&path, &contents(1), plain()).unwrap();
-    assert_eq!((all_of(&path).unwrap(), folder.names()), (contents(1), vec!["a".to_owned()]));
-}
-
-#[test]
 fn many_writers_at_once_leave_a_whole_snapshot() {
     let folder = Folder::new("many");
     let path = folder.file("a");
