@@ -47,11 +47,6 @@ fn reread(snapshot: &PoolSnapshot) -> Result<PoolSnapshot, String> {
 }
 
 #[test]
-fn a_picture_is_read_as_it_was_written() {
-    assert_eq!(reread(&snapshot()).unwrap(), snapshot());
-}
-
-#[test]
 fn frames_know_all_of_their_addresses() {
     let part = |first, count, places: &[(usize, u64, bool)]| Frames {
         first,
@@ -65,30 +60,6 @@ fn frames_know_all_of_their_addresses() {
         part(9, 2, &[]),
     ];
     assert_eq!(frames(&snapshot()).unwrap(), expected);
-}
-
-#[test]
-fn memory_in_too_many_places_is_refused_and_not_waited_for() {
-    let mut snapshot = snapshot();
-    // Each begins at its own frame and continues to the end, so the number of places is quadratic.
-    snapshot.page = 1;
-    let run = |index: u64| PagesSnapshot {
-        offset: index * 100_000,
-        count: 10_000 - index,
-        frame: index as u32,
-        used: false,
-    };
-    snapshot.spaces[0].pages = (0..5_000).map(run).collect();
-    assert_eq!(frames(&snapshot).unwrap_err(), "its memory is mapped in more than 4194304 places");
-}
-
-#[test]
-fn the_largest_blocks_are_those_that_are_taken() {
-    let snapshot = snapshot();
-    let sizes: Vec<u64> = largest(&snapshot).iter().map(|(_, block)| block.size / MIB).collect();
-    assert_eq!(sizes, [8, 4]);
-    assert_eq!(unused(&snapshot), "60.0 %");
-    assert_eq!(mapped(&snapshot.spaces[0], snapshot.page), 16 * MIB);
 }
 
 #[test]
@@ -182,16 +153,4 @@ fn ranges_can_reach_the_end_of_the_numbers_and_not_exceed_it() {
     assert!(reread(&full).is_ok(), "a block can end with its range");
     full.spaces[0].blocks[0].offset += 1;
     assert!(reread(&full).is_err());
-}
-
-#[test]
-fn the_trace_names_the_pool_and_has_a_track_for_each_figure() {
-    let mut snapshot = snapshot();
-    snapshot.device = "a GPU".to_owned();
-    snapshot.timeline = vec![gpu_vmm::pool::Moment { at: 0.5, live: 1, pending: 2, held: 3 }];
-    let counter = |name, bytes| serde_json::json!({"ph": "C", "pid": 1, "name": name, "ts": 500_000.0, "args": {"bytes": bytes}});
-    let name = serde_json::json!({"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "a GPU"}});
-    let events = [name, counter("held", 3), counter("live", 1), counter("pending", 2)];
-    let expected = serde_json::json!({"traceEvents": events, "displayTimeUnit": "ms"});
-    assert_eq!(super::perfetto::trace(&snapshot), expected);
 }

@@ -36,8 +36,7 @@ mod table;
 use rig::with_addresses;
 use rig::{command, fails, json, stderr, stdout};
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 const MIB: u64 = 1 << 20;
 
@@ -120,17 +119,6 @@ fn growth_behind_a_full_reservation_extends() {
 }
 
 #[test]
-fn each_step_extends_where_reservations_are_as_small_as_steps() {
-    let small =
-        ["--from", "2MiB", "--by", "2MiB", "--reserve", "2MiB", "--extend-by", "2MiB", "--to", "130MiB"];
-    let report = json(&grow(&[&["--json", "--fixed", "--at", FAR][..], &small].concat()));
-    let how = of_steps(&report, "how");
-    assert_eq!(how[0], "within");
-    assert!(how.len() == 65 && how[1..].iter().all(|how| *how == "extended"), "{report}");
-    assert_eq!(report["verified_bytes"], 130 * MIB);
-}
-
-#[test]
 fn growth_remaps_where_the_addresses_behind_are_taken() {
     let report = json(&grow_top_down(&["--json", "--reserve", "2MiB", "--to", "32MiB"]));
     let how = of_steps(&report, "how");
@@ -195,17 +183,8 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_opened() {
         (vec!["--reserve", "0"], "it must be at least one byte"),
         (vec!["--by", "triple"], "\"triple\" is not an amount of memory"),
         (vec!["--to", "5parsecs"], "\"5parsecs\" is not an amount of memory: the unit is unknown"),
-        (vec!["--to", "17179869184GiB"], "it is more than 2^64 - 1 bytes"),
         (vec!["--from", "4MiB", "--to", "2MiB"], "--from 4 MiB is more than --to 2 MiB"),
-        (vec!["--device", "-1"], "-1 is not in 0..=4294967295"),
-        (
-            vec!["--to", "-5"],
-            "invalid value '-5' for '--to <SIZE>': it is negative; a size is at least one byte",
-        ),
-        (vec!["--reserve", "-5GiB"], "it is negative; a size is at least one byte"),
         (vec!["--by", "-.5"], "it is negative; a size is at least one byte"),
-        (vec!["--at", "-1"], "it is negative; an address is a number below 2^64"),
-        (vec!["--to", "--json"], "the value is missing before --json"),
         (vec!["--extend-by", "2MiB"], "--extend-by has no effect: without --reserve"),
         (
             vec!["--extend-by", "2MiB", "--reserve", "8MiB", "--to", "8MiB"],
@@ -227,13 +206,11 @@ fn what_the_device_cannot_do_is_an_error_with_the_numbers() {
         (vec!["--to", "1000TiB"], "grow: 1000 TiB exceeds the memory of "),
         (vec!["--to", "16777215TiB"], "grow: 16777215 TiB exceeds the memory of "),
         (vec!["--device", "7"], "device 7 does not exist; the host backend has 1"),
-        (vec!["--device", "4294967295"], "device 4294967295 does not exist"),
         (
             vec!["--reserve", "200TiB"],
             "reserve: 200 TiB of addresses exceed the address space of a process (128 TiB)",
         ),
         (vec!["--at", "0x1001"], "address 0x1001 is not a multiple of the granularity (2 MiB)"),
-        (vec!["--at", "0xffffffffffe00000"], "exceeds 2^64 - 1"),
     ] {
         fails(&[&["grow", "--backend", "host", "--json"], arguments.as_slice()].concat(), 1, expected);
     }
@@ -323,40 +300,6 @@ fn information_for_people_keeps_to_a_hundred_columns() {
     }
     let too_long = |line: &&str| line.chars().count() > 100 && line.trim().contains(' ');
     assert_eq!(text.lines().find(too_long), None);
-}
-
-#[test]
-fn a_reader_that_goes_away_is_no_failure() {
-    for arguments in [
-        &["info"][..],
-        &["info", "--json"],
-        &["grow", "--backend", "host", "--to", "8MiB"],
-        &["conformance", "--list"],
-        &["conformance", "--backend", "host", "--filter", "place"],
-        &["conformance", "--backend", "host", "--filter", "place", "--format", "json"],
-    ] {
-        let mut child = command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut first = String::new();
-        let mut reader = BufReader::with_capacity(1, child.stdout.take().unwrap());
-        reader.read_line(&mut first).unwrap();
-        assert_ne!(first, "");
-        drop(reader);
-        let output = child.wait_with_output().unwrap();
-        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""), "{arguments:?}");
-    }
-}
-
-#[test]
-#[cfg(target_os = "linux")]
-fn an_output_that_cannot_be_written_is_a_failure() {
-    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let output = command(&["info"]).stdout(full).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        stderr(&output).starts_with("gpu-vmm: error: standard output cannot be written: "),
-        "{}",
-        stderr(&output)
-    );
 }
 
 #[test]

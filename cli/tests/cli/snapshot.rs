@@ -6,8 +6,7 @@ use gpu_vmm::snapshot::{
     SnapshotWriter, WriteOptions,
 };
 use gpu_vmm::{Access, AccessMap, Address, Alignment, Bytes, DeviceId, DeviceUuid, Granularity, Properties};
-use std::fs::Permissions;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 
 /// Returns a region of three mappings, of which two are adjacent and alike, and a region without mappings.
 fn description() -> Description {
@@ -90,19 +89,6 @@ fn a_good_snapshot_is_shown_and_checked() {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-}
-
-#[test]
-fn a_snapshot_that_is_replaced_keeps_its_permissions() {
-    let folder = Folder::new("snapshot-rights");
-    let file = folder.file("a");
-    for mode in [0o600, 0o640] {
-        write(&file, 3, None);
-        std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
-        write(&file, 4, None);
-        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777, mode);
-    }
-    assert_eq!(folder.names(), ["a"]);
 }
 
 #[test]
