@@ -291,10 +291,11 @@ class Numpy(Case):
     @unittest.skipIf(NAME != "host", "the memory is a GPU's")
     def test_views_through_growth(self):
         vec = self.vec("float32", [1, 2, 3])
-        before = numpy.from_dlpack(vec)
+        before, seen = numpy.from_dlpack(vec), numpy.asarray(vec)
         vec.extend(numpy.ones(3_000_000, dtype="float32"))
         vec.write(0, [9])
-        self.assertEqual((before.shape, before.tolist()), ((3,), [9.0, 2.0, 3.0]))
+        self.assertEqual((before.shape, before.tolist(), seen.tolist()), ((3,), [9.0, 2.0, 3.0], [9.0, 2.0, 3.0]))
+        del seen
         vec.resize(1)
         with self.raises(gpu_vmm.Busy, "still in use"):
             vec.shrink_to_fit()
