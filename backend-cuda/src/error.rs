@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_device_is_told_from_other_answers() {
+    fn dead_device_answers_are_recognized() {
         for code in [214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911] {
             assert!(
                 matches!(
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_in_the_way_is_told_from_other_answers() {
+    fn capture_answers_are_recognized() {
         for (code, captures) in
             [(899, false), (900, true), (901, true), (902, false), (906, true), (907, false)]
         {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_without_a_name_is_shown_as_its_number() {
+    fn unnamed_code_is_shown_as_number() {
         unsafe extern "system" fn knows_nothing(_: CuResult, text: *mut *const c_char) -> CuResult {
             // SAFETY: `describe` gives a pointer to one pointer.
             unsafe { *text = std::ptr::null() };

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hosts_memory_is_known_by_its_mappings() {
+    fn host_memory_is_known_by_its_mappings() {
         let at = |state: u64| Bytes::mib(2 * state);
         let mut mappings = HostMappings([0, 1, 2, 4].map(|state| (at(state), Bytes::mib(2))).into());
         assert!(mappings.cover(at(0), Bytes::mib(6)) && mappings.cover(at(1), Bytes::mib(2)));

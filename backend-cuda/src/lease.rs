@@ -88,7 +88,7 @@ mod tests {
     const DEVICE: DeviceId = DeviceId(0);
 
     #[test]
-    fn a_lease_that_has_ended_is_not_used() {
+    fn ended_lease_is_not_used() {
         let leases = Leases::default();
         let lease = leases.add(DEVICE, CuContext::NULL);
         leases.add(DeviceId(1), CuContext::NULL);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn ending_waits_for_who_uses_the_context_and_nothing_else_waits() {
+    fn only_the_end_waits_for_users() {
         let leases = Leases::default();
         let lease = leases.add(DEVICE, CuContext::NULL);
         let (ended, has_ended) = channel();

@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_that_was_tried_is_in_the_error_with_the_loaders_answer() {
+    fn error_has_every_tried_library_name() {
         let names = ["libno-such-cuda.so.1", "/nowhere/libcuda.so"].map(OsString::from);
         let text = find(&names).unwrap_err().to_string();
         let answer = if cfg!(windows) { "(os error 126)" } else { "cannot open shared object file" };
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_library_that_is_no_driver_is_refused_by_name_and_symbol() {
+    fn wrong_library_is_refused_by_missing_symbol() {
         let error = start(find(&[OsString::from("libm.so.6")]).unwrap()).unwrap_err();
         assert!(
             matches!(error.detail(), Detail::LibraryRefused { library, .. } if library == "libm.so.6"),
@@ -296,7 +296,7 @@ mod tests {
     /// By default Windows searches the program's folder first.
     #[test]
     #[cfg(windows)]
-    fn a_library_is_not_taken_from_the_programs_folder_by_its_name_alone() {
+    fn program_folder_is_not_searched_by_name() {
         let system = OsString::from("version.dll");
         let error = start(find(std::slice::from_ref(&system)).unwrap()).unwrap_err();
         assert!(

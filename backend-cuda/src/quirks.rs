@@ -197,7 +197,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn each_has_a_name_of_its_own_and_says_everything() {
+    fn quirks_have_distinct_names_and_full_texts() {
         let ids: HashSet<_> = QUIRKS.iter().map(|quirk| quirk.id).collect();
         assert_eq!(ids.len(), QUIRKS.len());
         for quirk in QUIRKS {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn high_hints_are_kept_from_the_driver_on_windows() {
+    fn windows_driver_gets_no_high_hints() {
         let asked = [0, 64 << 30, (1 << 40) - 1, 1 << 40, 0x3800_0000_0000].map(Address);
         assert_eq!(asked.map(|asked| hint(Some(asked), false)), asked);
         let given = [asked[0], asked[1], asked[2], Address(0), Address(0)];
@@ -217,7 +217,7 @@ mod tests {
 
     /// Fabric handles came with CUDA 12.3. No other quirk is of later drivers only, and none has ended.
     #[test]
-    fn drivers_before_fabric_handles_have_every_quirk_but_theirs() {
+    fn old_drivers_lack_only_fabric_quirks() {
         let missing = |version| -> Vec<&str> {
             QUIRKS.iter().filter(|quirk| !quirk.is_in(version)).map(|quirk| quirk.id).collect()
         };

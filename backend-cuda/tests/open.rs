@@ -44,7 +44,7 @@ fn assert_has(text: &str, parts: &[&str]) {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named_with_the_loaders_words() {
+fn missing_library_error_has_loaders_text() {
     let text = open(&["/nowhere/libcuda.so.1"]);
     assert_has(
         &text,
@@ -55,13 +55,13 @@ fn a_file_that_is_not_there_is_named_with_the_loaders_words() {
 }
 
 #[test]
-fn a_file_that_is_no_library_is_named_with_the_loaders_words() {
+fn invalid_library_error_has_loaders_text() {
     let text = open(&["/etc/passwd"]);
     assert_has(&text, &["<LibraryNotFound", "/etc/passwd: ", "invalid ELF header"]);
 }
 
 #[test]
-fn a_library_that_is_no_driver_is_refused() {
+fn library_without_driver_symbols_is_refused() {
     let text = open(&["libm.so.6"]);
     assert_has(
         &text,
@@ -72,7 +72,7 @@ fn a_library_that_is_no_driver_is_refused() {
 /// `cargo test-all` runs it if it can get the library: the installed driver, on a machine without a GPU.
 #[test]
 #[ignore = "needs NVIDIA's own library in GPU_VMM_CUDA_LIBRARY, and no GPU"]
-fn nvidias_own_library_without_a_gpu_says_so() {
+fn nvidias_library_reports_no_gpu() {
     let library = std::env::var(VARIABLE).unwrap();
     let text = open(&[&library, &library]);
     assert_eq!(text.matches("<NoDevice").count(), 2, "{text}");

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_is_nobodys_own_is_none() {
+    fn placeholder_serial_is_not_unique() {
         assert!(is_unique(b"0000000000000518") && is_unique(b"0123456789abcdef"));
         assert!(!is_unique(&[0; 16]) && !is_unique(b"XX\0\0\0\0\0\0\0\0\0\0\0\0\0\0"));
     }

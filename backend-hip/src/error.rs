@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_in_the_way_are_told_from_other_answers() {
+    fn capture_answers_are_recognized() {
         assert!([900, 901, 906].into_iter().all(is_capture));
         assert!(![1, 719, 899, 902, 907, 999].into_iter().any(is_capture));
     }

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_is_served_where_it_lies_and_can_be_extended() {
+    fn kept_hint_is_served_and_extended() {
         let whole = range(0x4000_0000, Bytes::mib(64));
         let kept = kept(&[whole]);
         let two = alignment(Bytes::mib(2));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_lie_side_by_side_stay_apart() {
+    fn adjacent_ranges_stay_apart() {
         let (low, high) = (range(0x4000_0000, Bytes::mib(4)), range(0x4040_0000, Bytes::mib(4)));
         let kept = kept(&[low, high]);
         assert_eq!(
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_taken_within_the_given_one() {
+    fn range_is_taken_within_given_one() {
         let whole = range(0x4000_0000, Bytes::mib(64));
         let kept = kept(&[whole]);
         let two = alignment(Bytes::mib(2));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_random_number_chooses_the_place_in_a_part() {
+    fn random_number_chooses_place_in_part() {
         let whole = range(0x4000_0000, Bytes::mib(64));
         for (random, base) in [(0, 0x4000_0000), (7, 0x40e0_0000), (30, 0x43c0_0000), (31, 0x4000_0000)] {
             let taken = kept(&[whole]).take(Bytes::mib(4), alignment(Bytes::mib(2)), ALL, random).unwrap();

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_cut_where_the_owner_changes() {
+    fn part_is_cut_where_owner_changes() {
         let all = mapped(&[(0, 2, ZERO), (2, 6, ZERO), (8, 4, ONE), (12, 2, ZERO)]);
         assert_eq!(all.by_owner(part(0, 14)), [(part(0, 8), ZERO), (part(8, 4), ONE), (part(12, 2), ZERO)]);
         assert_eq!(all.by_owner(part(2, 6)), [(part(2, 6), ZERO)]);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_has_the_access_of_its_own_mappings() {
+    fn part_has_access_of_its_mappings() {
         let mut all = mapped(&[(0, 2, ZERO), (2, 2, ZERO), (4, 2, ONE), (6, 2, ZERO)]);
         all.set(part(2, 2), ZERO, Access::Read);
         all.set(part(4, 4), ZERO, Access::ReadWrite);
@@ -162,7 +162,7 @@ mod tests {
 
     /// Access that was taken again counts too.
     #[test]
-    fn what_the_host_was_shown_is_known_until_it_is_unmapped() {
+    fn host_view_is_known_until_unmap() {
         let mut all = mapped(&[(0, 2, ZERO), (2, 2, ZERO), (4, 2, ZERO)]);
         all.set(part(0, 6), ZERO, Access::ReadWrite);
         all.set(part(2, 2), DeviceId::HOST, Access::None);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_may_be_set_where_nothing_else_changes() {
+    fn whole_is_set_if_nothing_else_changes() {
         let mut all = mapped(&[(4, 2, ZERO), (6, 6, ZERO), (12, 4, ZERO)]);
         all.set(part(4, 8), ZERO, Access::ReadWrite);
         let grown = part(12, 4);

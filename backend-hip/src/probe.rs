@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_takes_its_size_of_the_device_is_the_devices() {
+    fn device_memory_is_told_by_free_size() {
         let (size, before) = (Bytes::mib(2), Bytes::mib(100));
         let properties = Properties::on(DeviceId(0)).located(Location::Host);
         for (meanwhile, is_the_hosts) in [(100, true), (99, true), (98, false), (90, false), (110, true)] {

@@ -151,7 +151,7 @@ mod tests {
 
     /// The first version that needs each workaround, and the first that does not need it any more.
     #[test]
-    fn each_workaround_begins_and_ends_with_its_version() {
+    fn workarounds_begin_and_end_with_versions() {
         type Needs = fn(Quirks) -> bool;
         let rows: [(&str, Needs, u32, u32); 13] = [
             ("free_races", |quirks| quirks.free_races, 60_100_000, 70_000_000),

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_gives_all_its_memory_and_no_more() {
+    fn device_gives_exactly_its_memory() {
         let device_memory = DeviceMemory::new(Bytes(10));
         let first = device_memory.take(Bytes(4)).unwrap();
         assert!(device_memory.take(Bytes(7)).is_none());

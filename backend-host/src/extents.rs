@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_all_offsets_are_refused_and_take_nothing() {
+    fn offset_overflow_is_refused_without_change() {
         let mut extents = Extents::default();
         assert_eq!(extents.take(u64::MAX - 10), Some(0));
         assert_eq!((extents.take(11), extents.end()), (None, u64::MAX - 10));

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn every_alignment_is_had_and_nothing_is_left() {
+    fn all_alignments_work_without_leaks() {
         for bytes in (12..=46).map(|bit| Bytes(1 << bit)) {
             let range = reserve(Bytes::mib(2), alignment(bytes), None).unwrap();
             assert!(range.base.is_aligned_to(bytes), "{range} is not aligned to {bytes}");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_address_space_is_an_error() {
+    fn size_beyond_address_space_is_refused() {
         for size in [Bytes(1 << 60), Bytes(u64::MAX - 0xfff)] {
             let error = reserve(size, alignment(Bytes::mib(2)), None).unwrap_err();
             assert_eq!(error.driver_error().unwrap().name, "ENOMEM", "{error}");

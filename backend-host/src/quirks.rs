@@ -42,7 +42,7 @@ mod tests {
 
     /// `MAP_FIXED_NOREPLACE` came with Linux 4.17.
     #[test]
-    fn kernels_since_4_17_have_no_hint_without_noreplace() {
+    fn only_old_kernels_lack_fixed_noreplace() {
         let ids = |version| of(version).iter().map(|quirk| quirk.id).collect::<Vec<_>>();
         let always = ["joint-access", "mapping-limit"];
         for version in [4017, 6012, u32::MAX - 1] {

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_vendor_that_can_be_used_is_taken_and_the_reasons_of_all_are_said() {
+    fn first_usable_vendor_is_taken() {
         let mut asked = Vec::new();
         let answer = best(|vendor| -> Result<(), String> {
             asked.push(vendor);
@@ -95,7 +95,7 @@ mod tests {
 
     #[cfg(feature = "host")]
     #[test]
-    fn the_named_device_is_taken_and_else_the_first_one() {
+    fn named_device_is_taken_or_first() {
         let backend: AnyBackend = gpu_vmm::host::HostConfig::new().devices(3).open().unwrap().into();
         let devices = [None, Some(0), Some(2), Some(9)].map(|ordinal| device(&backend, ordinal));
         assert_eq!(devices, [0, 0, 2, 9].map(DeviceId), "one that does not exist is refused later");

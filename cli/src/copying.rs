@@ -129,7 +129,7 @@ mod tests {
     use gpu_vmm::host::HostConfig;
 
     #[test]
-    fn copying_is_measured_where_there_is_room_for_two() {
+    fn copying_needs_room_for_two() {
         let backend: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
         let device = DeviceId(0);
         let measure = |to| {

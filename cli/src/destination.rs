@@ -247,7 +247,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn two_names_of_one_file_are_the_same_target() {
+    fn two_names_of_file_are_equal() {
         let folder = tempfile::tempdir().unwrap();
         let [one, two, link, other] = ["one", "two", "link", "other"].map(|name| folder.path().join(name));
         for file in [&one, &other] {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_followed_from_its_own_folder() {
+    fn link_is_followed_from_its_folder() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["from", "to"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_has_gone_since_the_check_is_named() {
+    fn folder_removed_after_check_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let place = std::fs::canonicalize(folder.path()).unwrap().join("place");
         std::fs::create_dir(&place).unwrap();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_without_a_reader_takes_everything_and_is_no_error() {
+    fn pipe_without_reader_is_no_error() {
         use std::os::unix::fs::OpenOptionsExt;
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");

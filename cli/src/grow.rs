@@ -181,7 +181,7 @@ mod tests {
     use gpu_vmm::host::HostConfig;
 
     #[test]
-    fn a_byte_that_is_lost_is_a_failure() {
+    fn lost_byte_is_a_failure() {
         let backend: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
         let device = DeviceId(0);
         let asked = crate::args::Arguments::parse_from(["gpu-vmm", "grow", "--reserve", "4MiB"]).command;
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_grown_than_the_device_has() {
+    fn growth_ends_at_device_memory() {
         let backend: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
         let room = |to| check_room(&backend, DeviceId(0), to).map_err(|error| error.to_string());
         assert_eq!(room(Bytes::mib(16)), Ok(()));

@@ -160,7 +160,7 @@ mod tests {
     use gpu_vmm::{Bytes, DeviceId, PhysicalMemory, Properties, Vendor};
 
     #[test]
-    fn the_report_has_the_values_of_the_backend_and_of_each_device() {
+    fn report_has_backend_and_device_values() {
         let opened: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).devices(2).open().unwrap().into();
         let taken = PhysicalMemory::create(&opened, Bytes::mib(6), Properties::on(DeviceId(1))).unwrap();
         let report = super::backend(OpenResult { vendor: Vendor::Host, backend: Ok(opened.clone()) });
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_cannot_be_queried_has_both_errors() {
+    fn unqueried_device_has_both_errors() {
         let opened: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
         let mut missing = opened.devices()[0].clone();
         missing.id = DeviceId(9);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_cannot_be_opened_has_the_reason_alone() {
+    fn unopened_backend_has_only_its_reason() {
         let detail = gpu_vmm::Detail::Unsupported { reason: "not here".to_owned() };
         let error = gpu_vmm::Error::new(gpu_vmm::Operation::Open, detail);
         let report = super::backend(OpenResult { vendor: Vendor::Hip, backend: Err(error) });

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_leaves_what_is_not_taken_by_anything_but_files() {
+    fn memory_limit_does_not_count_files() {
         let group = std::env::temp_dir().join(format!("gpu-vmm-{}", std::process::id()));
         std::fs::create_dir_all(&group).unwrap();
         let stat = "anon 500\ninactive_file 200\nactive_file 100\nshmem 50\n";

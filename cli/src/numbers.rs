@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_and_the_largest_numbers_are_taken() {
+    fn smallest_and_largest_numbers_are_taken() {
         assert_eq!(some_bytes("1"), Ok(Bytes(1)));
         assert_eq!(some_bytes("18446744073709551615"), Ok(Bytes(u64::MAX)));
         assert_eq!(some_time("1s"), Ok(Duration::from_secs(1)));
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_in_the_place_of_a_number_is_no_negative_number() {
+    fn misplaced_option_is_no_negative_number() {
         assert_eq!(negative("5", "right"), Ok(()));
         for text in ["-5", "-.5"] {
             assert_eq!(negative(text, "right").unwrap_err(), "it is negative; right");

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_that_leaves_too_little_room_has_a_line_of_its_own() {
+    fn long_label_has_its_own_line() {
         let label = "  first  second  third  ";
         let told = |width, label: &str, text: &str| lines_of(width, |output| output.paragraph(label, text));
         // There is room for 16 characters behind the label.
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_broken_between_words_and_keep_their_indentation() {
+    fn lines_break_between_words_with_indentation() {
         assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
         assert_eq!(wrapped("far-too-long-a-word x", 5), ["far-too-long-a-word", "x"]);
         assert_eq!(
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn no_terminal_obeys_what_is_in_a_file() {
+    fn file_text_has_no_terminal_commands() {
         assert_eq!(shown("a\u{1b}[31mb\nc\u{9b}d"), "a[31mbcd");
     }
 
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn text_fits_the_terminal_down_to_a_width() {
+    fn text_fits_narrow_terminals() {
         assert_eq!([0, 1, 20, 79, 100, 300].map(fitting), [100, 20, 20, 79, 100, 100]);
     }
 

@@ -41,7 +41,7 @@ mod tests {
     use gpu_vmm_testkit::pattern_word;
 
     #[test]
-    fn pieces_cover_the_part_and_continue_the_pattern() -> Result<()> {
+    fn pieces_continue_the_pattern() -> Result<()> {
         let (from, to) = (Bytes::mib(2), Bytes::mib(1000));
         let mut next = from;
         let progress = Progress::new(false);

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_as_wide_as_the_terminal_allows() {
+    fn bar_is_as_wide_as_terminal() {
         for templates in [&BYTES, &CASES, &EVENTS] {
             let of = |columns| templates.fitting(columns);
             assert_eq!([96, 300].map(of), [templates.wide; 2]);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_has_the_name_the_total_and_what_is_done_of_its_phase() {
+    fn bar_has_name_total_and_progress() {
         let mut progress = Progress::new(true);
         let shown = |Progress { bar, .. }: &Progress| (bar.message(), bar.length(), bar.position());
         let state = |name: &str, total, done| (name.to_owned(), Some(total), done);

@@ -144,7 +144,7 @@ mod tests {
     use gpu_vmm::{PhysicalMemory, Properties};
 
     #[test]
-    fn too_little_memory_is_refused_with_what_is_free_or_there() {
+    fn too_little_memory_error_has_amounts() {
         let backend: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
         let device = DeviceId(0);
         let trace = Trace::read("a trace", &b"a 1 8388608 0\nf 1\n"[..]).unwrap();

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_has_its_size_its_kind_and_its_time() {
+    fn step_line_has_size_kind_time() {
         let step = &report("cuda", GrowthKind::Extended).steps[0];
         assert_eq!((step.bytes, step.how, step.micros), (4 << 20, "extended", 1.5));
         assert_eq!(step.line(), "     4 MiB  extended  0x7000                   1.5 µs");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_compares_the_times_or_says_why_it_does_not() {
+    fn summary_compares_times_or_says_why() {
         let mut report = report("cuda", GrowthKind::Within);
         report.compare(&Copying::Done { time: Duration::from_millis(5), wrong_words: 0 });
         assert_eq!((report.copy_micros, report.copy_ratio), (Some(5000.0), Some(2.5)));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_words_are_counted_and_a_copy_is_named_as_one() {
+    fn wrong_words_and_copies_are_reported() {
         let mut report = report("host", GrowthKind::Copied);
         for (wrong, text) in
             [(1, "1 word of 8 bytes in 4 MiB is wrong"), (7, "7 words of 8 bytes in 4 MiB are wrong")]

@@ -231,7 +231,7 @@ mod tests {
     use gpu_vmm::{Address, Alignment, DeviceId, Granularity};
 
     #[test]
-    fn mappings_are_one_part_if_they_are_adjacent_and_of_one_type_and_access() {
+    fn equal_adjacent_mappings_are_one_part() {
         let granularity = Granularity::new(Bytes::kib(64)).unwrap();
         let memory = |units: u64, device| MemoryRecord {
             size: Bytes::kib(64 * units),

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_size_is_the_one_asked_for() {
+    fn last_size_is_the_requested_one() {
         let mib = Bytes::mib;
         assert_eq!(mebibytes(mib(2), mib(20), Increment::Double), [2, 4, 8, 16, 20]);
         assert_eq!(mebibytes(mib(2), mib(8), Increment::By(mib(4))), [2, 6, 8]);

@@ -126,7 +126,7 @@ mod tests {
 
     /// What the device has free, without a call of the pool after the last free.
     #[test]
-    fn blocks_that_are_freed_above_the_budget_return_at_once() {
+    fn blocks_above_budget_return_at_once() {
         for is_plain in [false, true] {
             let config = HostConfig::new().memory(Bytes::gib(1));
             let config = if is_plain { config.without_virtual_memory() } else { config };

@@ -247,7 +247,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[test]
-    fn the_limits_are_wide_unless_the_program_sets_others() {
+    fn default_limits_are_wide() {
         let backend = gpu_vmm_host::HostConfig::new().memory(Bytes::gib(1)).open().unwrap();
         let limits = |builder: PoolBuilder<'_, _>| {
             let pool = builder.budget(Bytes::mib(64)).build().unwrap();

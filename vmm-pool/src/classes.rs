@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_size_is_rounded_up_to_the_next_class() {
+    fn sizes_round_up_to_next_class() {
         let mut class = 0;
         for size in 1..=MEDIUM {
             if size > size_of(class) {

@@ -102,7 +102,7 @@ mod tests {
 
     /// A look that would begin behind the last piece begins at the first one.
     #[test]
-    fn the_look_after_a_fence_is_done_collects_its_piece() {
+    fn check_after_fence_collects_its_piece() {
         let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
         let (fence, size) = (Arc::new(SettableFence::default()), Bytes::mib(16));
         pool.alloc(size).unwrap().free_after(Arc::<SettableFence>::clone(&fence));

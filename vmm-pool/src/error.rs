@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_error_has_its_kind_and_its_numbers() {
+    fn each_error_has_kind_and_numbers() {
         let stats = Box::<PoolStats>::default();
         let tag = || Box::<str>::from("kv");
         let out_of = |source| PoolError::OutOfMemory {

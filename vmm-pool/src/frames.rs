@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn spare_frames_are_those_whose_first_page_is_farthest_behind() {
+    fn spare_frames_are_the_farthest_behind() {
         // The second is mapped far behind too, but also at the beginning; the third and the sixth are mapped nowhere.
         let frames = frames(&[&[5], &[90, 1], &[], &[7], &[5, 8], &[]]);
         let all = [2, 5, 3, 0, 4, 1];
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn free_frames_are_listed_by_number_and_counted() {
+    fn free_frames_are_listed_and_counted() {
         let mut frames = frames(&[&[][..]; 130]);
         let listed = |frames: &Frames<HostBackend>| frames.free_ones().collect::<Vec<_>>();
         assert_eq!(listed(&frames), (0..130).collect::<Vec<_>>());

@@ -50,7 +50,7 @@ mod tests {
 
     /// Whichever page of a block has lost its memory. A failed call takes the memory of the first pages before the memory of others.
     #[test]
-    fn each_page_of_a_block_is_looked_at() {
+    fn each_page_of_block_is_checked() {
         for lost in 0..3 {
             let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
             let page = Bytes(pool.snapshot().page);

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_mapped_as_was_asked_for() {
+    fn requested_amount_is_mapped() {
         let backend = HostConfig::new().memory(Bytes::gib(4)).open().unwrap();
         let thread = PremapThread::start(Bytes(64 * PAGE)).unwrap();
         let pool = Pool::builder(&backend).premap(&thread, Bytes(20 * PAGE)).build().unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_and_suspended_tags_are_left_alone() {
+    fn budget_and_suspended_tags_are_kept() {
         let backend = HostConfig::new().memory(Bytes::gib(4)).open().unwrap();
         let thread = PremapThread::start(Bytes(64 * PAGE)).unwrap();
         let builder = Pool::builder(&backend).premap(&thread, Bytes(20 * PAGE)).budget(Bytes(10 * PAGE));

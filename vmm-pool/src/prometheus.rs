@@ -78,7 +78,7 @@ mod tests {
     use crate::stats::DriverCalls;
 
     #[test]
-    fn each_metric_has_one_heading_and_a_sample_for_each_pool() {
+    fn metrics_have_one_heading_per_pools() {
         let calls = DriverCalls { create: 1, map: 2, unmap: 3, set_access: 4, other: 5 };
         let one =
             PoolStats { live: 10, held: 20, allocations: 30, driver_calls: calls, ..PoolStats::default() };
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn each_metric_has_the_figure_of_its_name() {
+    fn metric_has_figure_of_its_name() {
         let stats = PoolStats {
             live: 100,
             live_blocks: 101,

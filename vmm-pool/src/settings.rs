@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slack_is_a_percentage_of_what_is_needed() {
+    fn slack_is_percentage_of_need() {
         let settings = |slack| Settings {
             device: DeviceId(0),
             access: Vec::new(),

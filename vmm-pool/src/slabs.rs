@@ -419,7 +419,7 @@ mod tests {
 
     /// Steady frees do not put off the time at which a slot is ready.
     #[test]
-    fn covered_slots_do_not_wait_for_later_frees() {
+    fn covered_slots_ignore_later_frees() {
         let mut slabs = Slabs::default();
         slabs.insert(slab(0, 0x1000));
         let taken = take(&mut slabs, 1, 256);

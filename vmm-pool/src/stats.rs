@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sum_of_the_calls_has_each_kind_and_saturates() {
+    fn call_sum_has_every_kind_saturating() {
         let calls = DriverCalls { create: 1, map: 20, unmap: 300, set_access: 4000, other: 50_000 };
         assert_eq!(calls.total(), 54_321);
         assert_eq!(DriverCalls { create: u64::MAX, ..calls }.total(), u64::MAX);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unused_part_is_between_none_and_all() {
+    fn unused_part_is_a_valid_fraction() {
         for (live, held, unused) in [(0, 0, 0.0), (0, 8, 1.0), (2, 8, 0.75), (8, 8, 0.0)] {
             assert_eq!(PoolStats { live, held, ..PoolStats::default() }.unused(), unused, "{live} of {held}");
         }

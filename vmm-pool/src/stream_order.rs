@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_later_moment_is_that_of_more_work() {
+    fn later_moment_has_more_work() {
         let (one, later) = (FreeAfter::new(7, 5), FreeAfter::new(7, 1 << 40));
         assert_eq!([one.later(later), later.later(one)], [later; 2]);
         assert_eq!((later.stream(), later.moment()), (7, 1 << 40));

@@ -238,7 +238,7 @@ mod tests {
     use gpu_vmm_host::HostConfig;
 
     #[test]
-    fn a_pool_that_has_all_spaces_says_of_what() {
+    fn full_pool_names_the_missing_space() {
         for (config, what) in [
             (HostConfig::new(), "address ranges of its tags"),
             (HostConfig::new().without_virtual_memory(), "plain allocations"),

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bodies_of_pieces_that_leave_a_thread_cache_are_kept() {
+    fn uncached_pieces_keep_their_bodies() {
         let pool = pool();
         let cache = |work: &mut dyn FnMut(&mut Cache<gpu_vmm_host::HostBackend>) -> usize| {
             work(&mut pool.owner.thread_cache(thread_number()).lock())
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_block_of_1_mib_is_small_and_a_larger_one_is_not() {
+    fn waiting_blocks_up_to_mebibyte_are_small() {
         let pool = pool();
         for size in [1, 1 << 20, (1 << 20) + 1] {
             pool.alloc(Bytes(size)).unwrap().free_after(std::sync::Arc::new(Never));
@@ -311,7 +311,7 @@ mod tests {
 
     /// Blocks of whole pages come and go: the runs are exactly their pages, as long as they can be, and the free memory.
     #[test]
-    fn runs_are_as_long_as_the_memory_that_is_in_use() {
+    fn runs_match_the_memory_in_use() {
         let pool = pool();
         let mut blocks = Vec::new();
         let mut random = 19_u64;
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_without_blocks_refuses_a_device_that_cannot_reach_it() {
+    fn empty_pool_refuses_unreachable_device() {
         let backend = HostConfig::new().memory(Bytes::gib(4)).devices(2).without_peers().open().unwrap();
         let pool = Pool::builder(&backend).build().unwrap();
         for (device, kind) in [(1, ErrorKind::PeerUnreachable), (7, ErrorKind::NoSuchDevice)] {

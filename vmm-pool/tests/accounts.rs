@@ -101,7 +101,7 @@ fn the_most_that_was_needed_is_remembered() {
 
 /// Unless the program sets another limit: a hundredth for one stream, a fourteenth for several.
 #[test]
-fn the_pool_creates_little_more_memory_than_was_ever_needed() {
+fn pool_creates_little_excess_memory() {
     let backend = HostConfig::new().memory(Bytes::mib(512)).open().unwrap();
     let own = backend.own_stream(DeviceId(0)).unwrap();
     for (streams, held) in [(1, Bytes::mib(128)), (2, Bytes::mib(136))] {
@@ -117,7 +117,7 @@ fn the_pool_creates_little_more_memory_than_was_ever_needed() {
 }
 
 #[test]
-fn the_statistics_follow_a_tag_through_its_suspension() {
+fn statistics_follow_a_suspended_tag() {
     let backend = HostConfig::new().memory(Bytes::mib(256)).open().unwrap();
     let pool = Pool::builder(&backend).build().unwrap().tagged("kv").unwrap();
     // The large block takes three pages, the small one a page of its own, and two pages stay free.

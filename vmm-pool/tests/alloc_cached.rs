@@ -10,7 +10,7 @@ use gpu_vmm_testkit::{FaultInject, TestKit};
 const SIZE: Bytes = Bytes::kib(300);
 
 #[test]
-fn a_cached_block_is_served_and_nothing_else() {
+fn only_cached_blocks_are_served() {
     let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
     let pool = Pool::builder(&backend).build().unwrap();
     let cached = || pool.request(SIZE).alloc_cached();
@@ -38,7 +38,7 @@ fn a_cached_block_is_served_and_nothing_else() {
 
 /// It is in no thread's cache, and serves a request that it fits exactly.
 #[test]
-fn the_large_block_that_was_freed_last_is_served_as_well() {
+fn last_freed_large_block_is_served() {
     const LARGE: Bytes = Bytes::mib(6);
     let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
     let own = backend.own_stream(DeviceId(0)).unwrap();
@@ -90,7 +90,7 @@ fn the_cache_of_a_thread_is_bounded() {
 
 /// All sizes together stay within 8 MiB.
 #[test]
-fn the_cache_of_a_thread_is_bounded_in_all() {
+fn thread_cache_is_bounded() {
     let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
     let sizes = (0..40).map(|step| Bytes::kib(400 + 16 * step));
     let blocks: Vec<_> = sizes.flat_map(|size| [(); 3].map(|()| pool.alloc(size).unwrap())).collect();
@@ -104,7 +104,7 @@ fn the_cache_of_a_thread_is_bounded_in_all() {
 
 /// Null and the vendors' handle for the default stream are one stream: work on the other handle is in the order of a block's own.
 #[test]
-fn both_handles_of_the_default_stream_are_one_stream() {
+fn default_stream_handles_are_one_stream() {
     let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
     // SAFETY: the handle always means the default stream.
     let legacy: Stream<'static> = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(1)) };
@@ -124,7 +124,7 @@ fn both_handles_of_the_default_stream_are_one_stream() {
 
 /// Earlier work of the stream may still use what is cached, and a graph does not follow that work.
 #[test]
-fn a_stream_that_may_capture_gets_nothing_that_it_freed() {
+fn capturing_stream_gets_no_freed_block() {
     let backend = FaultInject::new(HostConfig::new().open().unwrap());
     let own = backend.own_stream(DeviceId(0)).unwrap();
     // SAFETY: the stream lives as long as the pool.

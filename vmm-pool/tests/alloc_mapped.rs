@@ -10,7 +10,7 @@ use gpu_vmm_pool::Pool;
 const SIZES: [Bytes; 3] = [Bytes(1000), Bytes::kib(300), Bytes::mib(6)];
 
 #[test]
-fn mapped_memory_is_served_and_none_is_mapped() {
+fn mapped_memory_is_served_without_mapping() {
     let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
     for size in SIZES {
         let pool = Pool::builder(&backend).build().unwrap();
@@ -36,7 +36,7 @@ fn mapped_memory_is_served_and_none_is_mapped() {
 }
 
 #[test]
-fn a_smaller_block_is_cut_from_mapped_memory() {
+fn smaller_block_is_cut_from_mapped() {
     let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
     let pool = Pool::builder(&backend).build().unwrap();
     drop(pool.alloc(Bytes::mib(8)).unwrap());
@@ -48,7 +48,7 @@ fn a_smaller_block_is_cut_from_mapped_memory() {
 }
 
 #[test]
-fn invalid_requests_and_tags_are_left_to_alloc() {
+fn invalid_requests_are_left_to_alloc() {
     let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
     let pool = Pool::builder(&backend).build().unwrap();
     drop(pool.alloc(Bytes::mib(8)).unwrap());
@@ -65,7 +65,7 @@ fn invalid_requests_and_tags_are_left_to_alloc() {
 
 /// A caller that has blocks to free does not need more memory: the pool may hold no more because of what it got.
 #[test]
-fn what_is_served_does_not_raise_the_slack() {
+fn served_memory_does_not_raise_slack() {
     let page = Bytes::mib(2);
     let backend = HostConfig::new().memory(Bytes::mib(256)).open().unwrap();
     let pool = Pool::builder(&backend).slack(100).build().unwrap();

@@ -183,7 +183,7 @@ fn foreign(stream: usize) -> (usize, Detail) {
 }
 
 #[test]
-fn an_event_is_recorded_once_on_a_stream_of_another_device() {
+fn foreign_stream_event_is_recorded_once() {
     let backend = ScriptedBackend::new(Driver { record_fails: Some(foreign(FIRST)), ..Driver::default() });
     let pool = Pool::builder(&backend).build().unwrap();
     use_on(&pool, stream(FIRST));
@@ -196,7 +196,7 @@ fn an_event_is_recorded_once_on_a_stream_of_another_device() {
 
 /// On a driver whose queries spoil captures, memory of another stream is not reused before the capture has ended.
 #[test]
-fn events_are_queried_during_a_capture_only_if_that_spoils_nothing() {
+fn capture_allows_only_harmless_event_queries() {
     for spoils in [true, false] {
         let backend = ScriptedBackend::new(Driver { spoils, done: true, ..Driver::default() });
         let pool = Pool::builder(&backend).build().unwrap();
@@ -223,7 +223,7 @@ fn events_are_queried_during_a_capture_only_if_that_spoils_nothing() {
 
 /// A capture of a stream that the pool does not know is spoiled as well.
 #[test]
-fn no_event_is_queried_during_a_capture_of_another_part_of_the_program() {
+fn foreign_capture_stops_event_queries() {
     let backend = ScriptedBackend::new(Driver { spoils: true, done: true, ..Driver::default() });
     let pool = Pool::builder(&backend).build().unwrap();
     use_on(&pool, stream(FIRST));
@@ -237,7 +237,7 @@ fn no_event_is_queried_during_a_capture_of_another_part_of_the_program() {
 
 /// The wait for a device would invalidate the capture. The wait for an event does not.
 #[test]
-fn only_events_are_waited_for_during_a_capture() {
+fn capture_waits_only_for_events() {
     let record_fails = Some(foreign(SECOND));
     let backend = ScriptedBackend::new(Driver { record_fails, capturing: Some(THIRD), ..Driver::default() });
     let pool = Pool::builder(&backend).build().unwrap();
@@ -261,7 +261,7 @@ fn only_events_are_waited_for_during_a_capture() {
 
 /// The program may destroy the stream while the pool asks. Of the stream's events, the last one alone is asked then.
 #[test]
-fn forgotten_stream_is_asked_by_event_that_outlives_it() {
+fn forgotten_stream_is_asked_by_event() {
     for outlive_fails in [false, true] {
         let backend = ScriptedBackend::new(Driver { outlive_fails, ..Driver::default() });
         let pool = Pool::builder(&backend).build().unwrap();
@@ -284,7 +284,7 @@ fn forgotten_stream_is_asked_by_event_that_outlives_it() {
 
 /// An event covers what was freed before it. The wait for the device would also wait for the work of the program's other streams.
 #[test]
-fn what_is_freed_behind_an_event_has_an_event_of_its_own() {
+fn later_free_gets_its_own_event() {
     let backend = ScriptedBackend::new(Driver::default());
     let pool = Pool::builder(&backend).build().unwrap();
     let [first, second] = [(); 2].map(|()| pool.request(SIZE).stream(stream(FIRST)).alloc().unwrap());
@@ -299,7 +299,7 @@ fn what_is_freed_behind_an_event_has_an_event_of_its_own() {
 
 /// Its memory is free for other streams when the pool is trimmed or needs it.
 #[test]
-fn no_thread_cache_keeps_a_block_of_a_forgotten_stream() {
+fn forgotten_stream_empties_thread_caches() {
     let backend = ScriptedBackend::new(Driver::default());
     let pool = Pool::builder(&backend).build().unwrap();
     // SAFETY: the stream is only compared and counted.
@@ -318,7 +318,7 @@ fn no_thread_cache_keeps_a_block_of_a_forgotten_stream() {
 
 /// Work of the first stream may still use it.
 #[test]
-fn memory_that_could_not_be_mapped_elsewhere_belongs_to_its_stream() {
+fn unmovable_memory_stays_with_its_stream() {
     let backend = ScriptedBackend::new(Driver::default());
     let page = Bytes::mib(2);
     let pool = Pool::builder(&backend).budget(SIZE * 2 + page * 2).build().unwrap();
@@ -338,7 +338,7 @@ fn memory_that_could_not_be_mapped_elsewhere_belongs_to_its_stream() {
 /// When the second stream's work is done, the memory of the block is free for the first stream. The pool waits for that stream
 /// once more before it releases the memory.
 #[test]
-fn a_small_block_that_two_streams_used_is_released_by_one_call() {
+fn trim_releases_block_of_two_streams() {
     let backend = ScriptedBackend::new(Driver::default());
     let pool = Pool::builder(&backend).build().unwrap();
     let mut block = pool.request(Bytes(1000)).stream(stream(FIRST)).alloc().unwrap();
@@ -350,7 +350,7 @@ fn a_small_block_that_two_streams_used_is_released_by_one_call() {
 
 /// The program may have destroyed a forgotten stream.
 #[test]
-fn a_forgotten_stream_is_passed_to_no_call() {
+fn forgotten_stream_reaches_no_call() {
     let backend = ScriptedBackend::new(Driver { spoils: true, ..Driver::default() });
     let pool = Pool::builder(&backend).build().unwrap();
     use_on(&pool, stream(FIRST));
@@ -370,7 +370,7 @@ fn a_forgotten_stream_is_passed_to_no_call() {
 
 /// An event on a capturing stream would become part of the graph.
 #[test]
-fn no_event_is_recorded_on_a_stream_that_captures_when_its_registration_ends() {
+fn ending_capturing_stream_records_nothing() {
     for capturing in [None, Some(FIRST)] {
         let backend = ScriptedBackend::new(Driver::default());
         let pool = Pool::builder(&backend).build().unwrap();
@@ -385,7 +385,7 @@ fn no_event_is_recorded_on_a_stream_that_captures_when_its_registration_ends() {
 
 /// The error is written down, and the memory is free after the next event.
 #[test]
-fn another_event_takes_the_place_of_one_that_cannot_be_queried() {
+fn unqueryable_event_is_replaced() {
     let backend = ScriptedBackend::new(Driver { query_fails: true, ..Driver::default() });
     let pool = Pool::builder(&backend).build().unwrap();
     let place = pool.request(SIZE).stream(stream(FIRST)).alloc().unwrap();

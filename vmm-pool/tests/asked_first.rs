@@ -8,7 +8,7 @@ use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::TestKit;
 
 #[test]
-fn thread_caches_stay_full_if_another_streams_memory_is_free() {
+fn free_foreign_memory_spares_thread_caches() {
     let page = Bytes::mib(2);
     let backend = HostConfig::new().memory(page * 64).open().unwrap();
     let own = backend.own_stream(DeviceId(0)).unwrap();

@@ -22,7 +22,7 @@ fn other(pool: &Pool<HostBackend>) -> u64 {
 }
 
 #[test]
-fn each_reservation_and_each_page_that_is_overwritten_is_one_call() {
+fn reservations_and_overwrites_take_one_call() {
     let backend = HostConfig::new().memory(PAGE * 64).open().unwrap();
     let passed_on = |scrub: bool| {
         let pool = pool(&backend, |builder| {
@@ -40,7 +40,7 @@ fn each_reservation_and_each_page_that_is_overwritten_is_one_call() {
 }
 
 #[test]
-fn a_plain_allocation_is_created_by_one_call_and_overwritten_by_another() {
+fn plain_allocation_takes_two_calls() {
     let backend = HostConfig::new().memory(PAGE * 64).without_virtual_memory().open().unwrap();
     for (scrub, other) in [(false, 0), (true, 1)] {
         let pool = pool(&backend, |builder| if scrub { builder.scrub() } else { builder });
@@ -52,7 +52,7 @@ fn a_plain_allocation_is_created_by_one_call_and_overwritten_by_another() {
 }
 
 #[test]
-fn a_registered_stream_allocates_with_the_tag_of_its_pool() {
+fn registered_stream_uses_its_pools_tag() {
     let backend = HostConfig::new().memory(PAGE * 64).open().unwrap();
     let own = backend.own_stream(DeviceId(0)).unwrap();
     let pool = pool(&backend, |builder| builder).tagged("kv").unwrap();
@@ -67,7 +67,7 @@ fn a_registered_stream_allocates_with_the_tag_of_its_pool() {
 }
 
 #[test]
-fn each_way_to_allocate_notes_the_place_of_its_caller() {
+fn every_allocation_notes_its_caller() {
     let backend = HostConfig::new().memory(PAGE * 64).open().unwrap();
     let own = backend.own_stream(DeviceId(0)).unwrap();
     // SAFETY: the stream lives as long as the pool.
@@ -97,7 +97,7 @@ fn each_way_to_allocate_notes_the_place_of_its_caller() {
 
 /// It is another stream in each thread, so that no thread could wait for the work of another.
 #[test]
-fn the_per_thread_default_stream_is_refused_by_each_call() {
+fn each_call_refuses_per_thread_stream() {
     let backend = HostConfig::new().memory(PAGE * 64).open().unwrap();
     let pool = pool(&backend, |builder| builder.debug());
     let refused = |result: Result<()>, operation: Operation| {
@@ -138,7 +138,7 @@ fn allocations(pool: &Pool<HostBackend>) -> Vec<u64> {
 }
 
 #[test]
-fn the_smallest_plain_allocation_that_suffices_is_released_or_the_largest() {
+fn best_plain_allocation_is_released() {
     let backend = HostConfig::new().memory(PAGE * 64).without_virtual_memory().open().unwrap();
     let no_limit = PAGE * 64;
     for (keep, released, left) in [
@@ -184,7 +184,7 @@ fn an_aligned_block_takes_one_plain_allocation() {
 
 /// Memory in use does not count as kept.
 #[test]
-fn free_plain_allocations_are_kept_up_to_the_limit() {
+fn free_plain_allocations_are_kept_limited() {
     let backend = HostConfig::new().memory(PAGE * 64).without_virtual_memory().open().unwrap();
     let pool = pool(&backend, |builder| builder);
     let _live = pool.alloc(PAGE * 4).unwrap();
@@ -197,7 +197,7 @@ fn free_plain_allocations_are_kept_up_to_the_limit() {
 }
 
 #[test]
-fn small_blocks_have_plain_allocations_of_their_own() {
+fn small_blocks_have_own_plain_allocations() {
     let backend = HostConfig::new().memory(PAGE * 64).without_virtual_memory().open().unwrap();
     let pool = pool(&backend, |builder| builder);
     // The rest of the large block's last page has room for the small one.
@@ -227,7 +227,7 @@ fn each_question_about_work_is_one_call() {
 }
 
 #[test]
-fn a_question_that_fails_is_in_the_drop_log() {
+fn failed_query_is_in_drop_log() {
     let backend = FaultInject::new(HostConfig::new().memory(PAGE * 64).open().unwrap());
     for call in [&[Operation::QueryCapture], &[Operation::RecordEvent], &[Operation::QueryEvent]] {
         let pool = Pool::builder(&backend).build().unwrap();

@@ -26,7 +26,7 @@ impl Fence for Waited {
 
 /// The live blocks, the report about them and the wait for a fence are the parent's.
 #[test]
-fn a_pool_that_a_forked_child_drops_reports_nothing_and_waits_for_nothing() {
+fn forked_child_drops_pool_silently() {
     for has_blocks in [true, false] {
         let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
         let reports = Arc::new(AtomicUsize::new(0));
@@ -63,7 +63,7 @@ fn a_pool_that_a_forked_child_drops_reports_nothing_and_waits_for_nothing() {
 }
 
 #[test]
-fn a_forked_child_sees_no_memory_of_the_pool() {
+fn forked_child_sees_no_pool_memory() {
     let pool = Pool::builder(&HostConfig::new().open().unwrap()).debug().build().unwrap();
     let (small, large) = (Bytes(5000), Bytes(6 << 20));
     let block = pool.alloc(small).unwrap();

@@ -75,7 +75,7 @@ fn nothing_is_copied_without_memory() {
 }
 
 #[test]
-fn a_blocks_text_has_its_address_size_and_stream() {
+fn block_text_has_address_size_stream() {
     let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
     let block = pool.alloc(Bytes(5000)).unwrap();
     let (address, size, stream) = (block.address(), block.size(), block.stream());
@@ -86,7 +86,7 @@ fn a_blocks_text_has_its_address_size_and_stream() {
 
 /// A copy within the pool reads one block and writes the other: neither may be suspended.
 #[test]
-fn no_bytes_are_copied_from_or_to_a_suspended_block() {
+fn suspended_block_refuses_copies() {
     let backend = HostConfig::new().open().unwrap();
     let pool = Pool::builder(&backend).build().unwrap();
     let [kv, other] = ["kv", "other"].map(|tag| pool.tagged(tag).unwrap());
@@ -102,7 +102,7 @@ fn no_bytes_are_copied_from_or_to_a_suspended_block() {
 }
 
 #[test]
-fn a_tag_that_does_not_exist_is_reported_with_those_that_do() {
+fn missing_tag_error_lists_existing_tags() {
     let backend = HostConfig::new().open().unwrap();
     let pool = Pool::builder(&backend).build().unwrap();
     let store = BackingStore::nothing();
@@ -124,7 +124,7 @@ fn a_tag_that_does_not_exist_is_reported_with_those_that_do() {
 }
 
 #[test]
-fn the_pool_of_another_device_names_that_device() {
+fn foreign_pool_error_names_its_device() {
     let backend = HostConfig::new().devices(3).open().unwrap();
     let pool = Pool::builder(&backend).device(DeviceId(1)).build().unwrap();
     let block = pool.alloc(Bytes(5000)).unwrap();

@@ -48,7 +48,7 @@ fn it_serves_what_is_just_as_large() {
 
 /// The slot has the later one of two freed blocks, although an earlier one of the same size lies at a lower address.
 #[test]
-fn it_is_the_one_that_was_freed_last() {
+fn it_is_the_last_freed_block() {
     let backend = host();
     let pool = pool(&backend);
     let (one, between, other) =
@@ -104,7 +104,7 @@ fn it_is_free_memory_like_all_other() {
 }
 
 #[test]
-fn threads_never_have_it_at_the_same_time() {
+fn threads_never_have_it_together() {
     use std::sync::atomic::{AtomicU64, Ordering};
     let backend = host();
     let pool = pool(&backend);

@@ -32,7 +32,7 @@ fn refused(answer: Result<Address>) -> (ErrorKind, String) {
 }
 
 #[test]
-fn a_block_is_lent_for_its_device_and_its_streams() {
+fn block_is_lent_for_device_and_streams() {
     let backend = HostConfig::new().devices(2).open().unwrap();
     let own = backend.own_stream(DeviceId(0)).unwrap();
     // SAFETY: the stream lives as long as the pool.

@@ -109,7 +109,7 @@ fn keep_most_memory(backend: &Faulty, called: &Called) {
 }
 
 #[test]
-fn code_of_the_program_is_called_without_the_lock() {
+fn program_code_runs_without_the_lock() {
     for (config, is_plain) in [(host(), false), (host().without_virtual_memory(), true)] {
         let backend = FaultInject::new(config.open().unwrap());
         let [called, short, unfreed] = [(); 3].map(|()| Called::default());

@@ -31,7 +31,7 @@ fn check(pool: &Pool<Faulty>, size: Bytes, when: &str) {
 }
 
 #[test]
-fn memory_whose_access_is_unknown_is_not_used_again() {
+fn memory_of_unknown_access_is_unused() {
     for size in SIZES {
         let (backend, pool, mut live) = start(size);
         backend.fail_calls(&[Operation::SetAccess]);
@@ -53,7 +53,7 @@ fn memory_whose_access_is_unknown_is_not_used_again() {
 
 /// The driver fails from some call of a suspension on. Some of these suspensions lose pages that they have unmapped.
 #[test]
-fn memory_that_a_suspension_has_lost_is_not_used_again() {
+fn memory_lost_in_suspension_is_unused() {
     for size in SIZES {
         let mut lost = 0;
         for first in 0.. {
@@ -87,7 +87,7 @@ fn memory_that_a_suspension_has_lost_is_not_used_again() {
 
 /// The driver fails from some call of a trim on. Where each handle is unmapped by a call, it may fail between two of them.
 #[test]
-fn memory_that_a_trim_has_lost_is_not_used_again() {
+fn memory_lost_in_trim_is_unused() {
     let size = Bytes::mib(6);
     let mut lost = 0;
     for first in 0.. {
@@ -112,7 +112,7 @@ fn memory_that_a_trim_has_lost_is_not_used_again() {
 
 /// Memory that was mapped at a second address belongs to the block there. If it is lost, it serves no request at the first one.
 #[test]
-fn memory_that_is_lost_at_one_address_is_not_used_at_another() {
+fn lost_memory_is_unused_elsewhere() {
     let large = Bytes::mib(8);
     let (backend, pool, mut live) = start(Bytes::mib(6));
     let guard = pool.alloc(large).unwrap();
@@ -143,7 +143,7 @@ fn memory_that_is_lost_at_one_address_is_not_used_at_another() {
 
 /// A tag has a range for small blocks and one for others. The second one fails, and with it the return of the first one's memory.
 #[test]
-fn half_a_suspension_that_cannot_be_undone_is_reported_and_resumed() {
+fn half_suspension_is_reported_and_resumed() {
     let mut halves = 0;
     for first in 0.. {
         let (backend, pool, mut live) = start(Bytes(300));
@@ -191,7 +191,7 @@ fn half_a_suspension_that_cannot_be_undone_is_reported_and_resumed() {
 
 /// A driver call fails for memory that a stream has freed and still uses.
 #[test]
-fn memory_that_is_lost_at_one_address_waits_for_the_work_there() {
+fn lost_memory_waits_for_its_work() {
     let late = LateWork::new(HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap(), 2);
     let backend = FaultInject::new(late.clone());
     let size = Bytes::mib(6);

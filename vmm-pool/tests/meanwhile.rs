@@ -61,7 +61,7 @@ fn a_suspension_unmaps_no_later_block() {
 
 /// The addresses of two tags are released for a third one, and a request of the second tag is served before its turn comes.
 #[test]
-fn addresses_of_a_later_block_are_not_released() {
+fn later_blocks_addresses_are_kept() {
     let backend = backend();
     let pool = Pool::builder(&backend).slack(1000).addresses(Bytes::mib(128)).build().unwrap();
     let [first, second, third] = ["1", "2", "3"].map(|tag| pool.tagged(tag).unwrap());
@@ -128,7 +128,7 @@ fn lost_pages_stay_lost() {
 
 /// A driver call panics after pages have been unmapped that had another frame's memory.
 #[test]
-fn unmapped_pages_stay_unmapped_if_a_call_panics() {
+fn panicking_call_leaves_pages_unmapped() {
     for call in [Operation::CreateMemory, Operation::Unmap, Operation::Map, Operation::SetAccess] {
         let backend = backend();
         let pool = Pool::builder(&backend).slack(0).build().unwrap();
@@ -160,7 +160,7 @@ fn a_trim_that_panics_keeps_the_accounts() {
 
 /// The stream of a request is forgotten, and its number serves another stream, whose work uses free memory.
 #[test]
-fn memory_of_the_stream_with_the_same_number_is_not_taken() {
+fn reused_stream_number_takes_no_memory() {
     let backend = backend();
     let pool = Pool::builder(&backend).slack(0).build().unwrap();
     let [own, other] = [(); 2].map(|()| backend.own_stream(DeviceId(0)).unwrap());
@@ -192,7 +192,7 @@ fn memory_of_the_stream_with_the_same_number_is_not_taken() {
 
 /// The stream of a request is forgotten while memory is mapped for a slab. Its earlier work may still use the memory.
 #[test]
-fn slots_of_a_forgotten_stream_wait_for_its_work() {
+fn forgotten_streams_slots_wait() {
     let late = LateWork::new(HostConfig::new().memory(Bytes::mib(128)).open().unwrap(), 3);
     let backend = FaultInject::new(late.clone());
     let pool = Pool::builder(&backend).slack(0).build().unwrap();
@@ -241,7 +241,7 @@ fn a_smaller_budget_leaves_no_slots_cached() {
 
 /// Another thread's call loses pages that are being overwritten for a request.
 #[test]
-fn lost_pages_that_were_overwritten_serve_no_request() {
+fn overwritten_lost_pages_serve_nothing() {
     for size in [Bytes(300), Bytes::kib(512), LARGE] {
         let config = HostConfig::new().devices(2).memory(Bytes::mib(128));
         let backend = FaultInject::new(config.open().unwrap());

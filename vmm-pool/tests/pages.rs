@@ -16,7 +16,7 @@ fn page_of(
 }
 
 #[test]
-fn pages_are_larger_on_devices_with_much_memory() {
+fn large_devices_have_larger_pages() {
     assert_eq!(page_of(Bytes::gib(64) - Bytes::mib(2), |builder| builder), Bytes::mib(2));
     assert_eq!(page_of(Bytes::gib(64), |builder| builder), Bytes::mib(8));
     // Unless the program says otherwise, or nothing would fit into the budget.
@@ -29,7 +29,7 @@ fn pages_are_larger_on_devices_with_much_memory() {
 }
 
 #[test]
-fn a_page_that_the_device_has_no_memory_for_is_refused() {
+fn page_beyond_device_memory_is_refused() {
     let memory = Bytes::mib(64);
     assert_eq!(page_of(memory, |builder| builder.page(memory)), memory);
     let backend = HostConfig::new().memory(memory).open().unwrap();
@@ -39,7 +39,7 @@ fn a_page_that_the_device_has_no_memory_for_is_refused() {
 }
 
 #[test]
-fn a_page_that_cannot_be_is_refused_with_its_numbers() {
+fn invalid_page_error_has_numbers() {
     let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
     let error = Pool::builder(&backend).page(Bytes::mib(3)).build().unwrap_err();
     let Detail::BadAlignment { alignment } = error.detail() else { panic!("{error}") };
@@ -78,7 +78,7 @@ fn each_tag_reserves_its_own_addresses() {
 }
 
 #[test]
-fn a_page_takes_one_call_to_create_and_one_to_map_and_a_block_one_for_access() {
+fn pages_and_blocks_take_few_calls() {
     let backend = HostConfig::new().memory(Bytes::gib(64)).open().unwrap();
     let pool = Pool::builder(&backend).build().unwrap();
     let block = pool.alloc(Bytes::mib(62)).unwrap();
@@ -88,7 +88,7 @@ fn a_page_takes_one_call_to_create_and_one_to_map_and_a_block_one_for_access() {
 }
 
 #[test]
-fn memory_far_behind_in_a_space_is_mapped_at_further_addresses_first() {
+fn far_memory_is_mapped_elsewhere_first() {
     let page = Bytes::mib(2);
     let backend = HostConfig::new().memory(page * 64).open().unwrap();
     let pool = Pool::builder(&backend).build().unwrap();
@@ -114,7 +114,7 @@ fn memory_far_behind_in_a_space_is_mapped_at_further_addresses_first() {
 
 /// A plain allocation is only a chunk if its pages begin at multiples of the page size.
 #[test]
-fn plain_allocations_begin_at_multiples_of_the_page_size() {
+fn plain_allocations_are_page_aligned() {
     let backend = HostConfig::new().memory(Bytes::mib(512)).without_virtual_memory().open().unwrap();
     let page = Bytes::mib(32);
     let pool = Pool::builder(&backend).page(page).build().unwrap();

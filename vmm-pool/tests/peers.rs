@@ -28,7 +28,7 @@ fn has(backend: &Faulty, block: &Block<Faulty>, device: DeviceId, access: Access
 }
 
 #[test]
-fn a_peer_has_access_to_all_blocks_also_after_a_suspension() {
+fn peer_keeps_access_after_suspension() {
     let backend = host();
     let pool = Pool::builder(&backend).build().unwrap();
     let (kv, weights) = (pool.tagged("kv").unwrap(), pool.tagged("weights").unwrap());
@@ -55,7 +55,7 @@ fn a_peer_has_access_to_all_blocks_also_after_a_suspension() {
 }
 
 #[test]
-fn a_peer_that_came_during_a_suspension_has_access_after_it() {
+fn peer_added_while_suspended_gets_access() {
     let backend = host();
     let pool = Pool::builder(&backend).build().unwrap();
     let (kv, other) = (pool.tagged("kv").unwrap(), pool.alloc(SIZE).unwrap());
@@ -69,7 +69,7 @@ fn a_peer_that_came_during_a_suspension_has_access_after_it() {
 }
 
 #[test]
-fn a_peer_that_gets_no_access_changes_nothing() {
+fn refused_peer_changes_nothing() {
     let backend = host();
     let pool = Pool::builder(&backend).build().unwrap();
     let block = pool.alloc(SIZE).unwrap();
@@ -88,7 +88,7 @@ fn a_peer_that_gets_no_access_changes_nothing() {
 
 /// If the access cannot be set back either, the access of the blocks there is unknown: they are out of use.
 #[test]
-fn blocks_whose_access_is_unknown_are_out_of_use() {
+fn blocks_of_unknown_access_are_unused() {
     let backend = host();
     let pool = Pool::builder(&backend).build().unwrap();
     let mut block = pool.alloc(SIZE).unwrap();
@@ -105,7 +105,7 @@ fn blocks_whose_access_is_unknown_are_out_of_use() {
 
 /// Neither the memory that was free then nor that of blocks that are freed later serves another request.
 #[test]
-fn pages_whose_access_is_unknown_are_not_used_again() {
+fn pages_of_unknown_access_are_unused() {
     let backend = host();
     let pool = Pool::builder(&backend).build().unwrap();
     let [free, live] = [(); 2].map(|()| pool.alloc(SIZE).unwrap());
@@ -125,7 +125,7 @@ fn pages_whose_access_is_unknown_are_not_used_again() {
 
 /// A resume that could not give a peer access is repeated, and gives it.
 #[test]
-fn a_peer_that_came_during_a_suspension_has_access_after_the_second_resume() {
+fn peer_added_while_suspended_waits_second_resume() {
     let backend = host();
     let pool = Pool::builder(&backend).build().unwrap();
     let (kv, store) = (pool.tagged("kv").unwrap(), BackingStore::pinned(&backend, Bytes::mib(32)).unwrap());
@@ -145,7 +145,7 @@ fn a_peer_that_came_during_a_suspension_has_access_after_the_second_resume() {
 }
 
 #[test]
-fn a_plain_allocation_is_not_opened_to_a_peer() {
+fn plain_allocation_has_no_peer() {
     let backend = HostConfig::new().devices(2).without_virtual_memory().open().unwrap();
     let pool = Pool::builder(&backend).build().unwrap();
     // Before the first block as well.

@@ -20,7 +20,7 @@ fn export(pool: &Pool<Faulty>, address: Address) -> Result<()> {
 }
 
 #[test]
-fn it_can_be_exported_if_it_was_asked_for() {
+fn requested_memory_can_be_exported() {
     let backend = FaultInject::new(HostConfig::new().memory(Bytes::gib(4)).open().unwrap());
     for shareable in [true, false] {
         let builder = Pool::builder(&backend);
@@ -33,7 +33,7 @@ fn it_can_be_exported_if_it_was_asked_for() {
 
 /// One call after the other fails. If it was the one that creates memory, the pool creates ordinary memory from then on.
 #[test]
-fn a_driver_that_refuses_it_provides_ordinary_memory() {
+fn refusing_driver_provides_ordinary_memory() {
     let (mut refused, mut first) = (0, 0);
     loop {
         let backend = FaultInject::new(HostConfig::new().memory(Bytes::gib(4)).open().unwrap());
@@ -67,7 +67,7 @@ fn a_driver_that_refuses_it_provides_ordinary_memory() {
 
 /// The refusal of ordinary memory, which was not asked for, says nothing new.
 #[test]
-fn a_driver_that_refuses_both_is_reported_with_its_first_answer() {
+fn double_refusal_reports_first_answer() {
     let refused = |shareable: bool| {
         let backend = FaultInject::new(HostConfig::new().memory(Bytes::gib(4)).open().unwrap());
         let builder = Pool::builder(&backend);

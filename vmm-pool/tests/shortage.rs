@@ -65,7 +65,7 @@ fn the_oldest_fence_is_waited_for_first() {
 
 /// Although the pool may hold more, and creates new memory first.
 #[test]
-fn free_memory_is_mapped_elsewhere_if_the_driver_has_none() {
+fn free_memory_is_remapped_in_shortage() {
     let pool = Pool::builder(&host(Bytes::mib(64))).slack(100).build().unwrap();
     let all: Vec<_> = (0..16).map(|_| pool.alloc(Bytes::mib(4)).unwrap()).collect();
     // No two free blocks are neighbours.
@@ -75,7 +75,7 @@ fn free_memory_is_mapped_elsewhere_if_the_driver_has_none() {
 }
 
 #[test]
-fn a_fence_that_cannot_be_asked_stands_in_nobodys_way() {
+fn unqueryable_fence_blocks_nothing() {
     let backend = host(Bytes::mib(64));
     let called = Arc::new(AtomicBool::new(false));
     let notes = Arc::clone(&called);
@@ -105,7 +105,7 @@ fn a_fence_that_cannot_be_asked_stands_in_nobodys_way() {
 }
 
 #[test]
-fn memory_of_a_fence_that_is_not_done_outlives_the_pool() {
+fn pending_fence_memory_outlives_the_pool() {
     let backend = host(Bytes::mib(64));
     let done = Arc::new(AtomicBool::new(false));
     let pool = Pool::builder(&backend).build().unwrap();
@@ -147,7 +147,7 @@ impl Fence for Panics {
 }
 
 #[test]
-fn memory_of_a_fence_that_panics_outlives_the_pool() {
+fn panicking_fence_memory_outlives_the_pool() {
     let backend = host(Bytes::mib(64));
     let pool = Pool::builder(&backend).build().unwrap();
     pool.alloc(Bytes::mib(16)).unwrap().free_after(Arc::new(Panics));
@@ -212,7 +212,7 @@ fn what_the_program_frees_is_waited_for() {
 
 /// A block for which too few addresses are left is refused, although it may have more than half of them.
 #[test]
-fn no_block_exceeds_the_addresses_of_the_pool() {
+fn blocks_keep_within_the_addresses() {
     let backend = host(Bytes::mib(256));
     let pool = Pool::builder(&backend).addresses(Bytes::mib(64)).build().unwrap();
     let _most = pool.request(Bytes::mib(40)).alignment(A).stream(S).alloc().unwrap();
@@ -297,7 +297,7 @@ fn reserved_after(refused: u64, wanted: Bytes, size: Bytes) -> Result<(Bytes, u6
 }
 
 #[test]
-fn addresses_are_halved_down_to_what_the_request_needs() {
+fn addresses_are_halved_down_to_need() {
     let wanted = Bytes::mib(64);
     for (refused, size, served) in [
         (0, Bytes::mib(32), Some(wanted)),
@@ -320,7 +320,7 @@ fn addresses_are_halved_down_to_what_the_request_needs() {
 
 /// The variable is the whole process's, so the test has a process of its own.
 #[test]
-fn a_budget_of_the_environment_is_named_until_another_is_set() {
+fn environment_budget_is_named_until_replaced() {
     alone(|| {
         // SAFETY: the child has one thread.
         unsafe { std::env::set_var("GPU_VMM_BUDGET", "4MiB") };
@@ -352,7 +352,7 @@ fn a_budget_of_the_environment_is_named_until_another_is_set() {
 }
 
 #[test]
-fn the_accounts_of_a_shortage_have_all_numbers() {
+fn shortage_accounts_have_all_numbers() {
     let backend = FaultInject::new(HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap());
     let builder = || Pool::builder(&backend).device(DeviceId(1));
     let pool = builder().budget(Bytes::mib(16)).build().unwrap().tagged("kv").unwrap();
@@ -414,7 +414,7 @@ fn a_callback_frees_addresses() {
 
 /// The budget has become smaller than the tag's memory, or than that and the other memory in use.
 #[test]
-fn a_tag_that_would_exceed_the_budget_stays_suspended() {
+fn tag_above_budget_stays_suspended() {
     let backend = host(Bytes::mib(64));
     let pool = Pool::builder(&backend).build().unwrap();
     let mut block = pool.tagged("kv").unwrap().alloc(Bytes::mib(6)).unwrap();

@@ -61,7 +61,7 @@ fn streams_leave_free_slots_to_others() {
 
 /// Another stream gets a slot after the work that was queued when it was freed, and not before.
 #[test]
-fn slots_wait_for_the_work_of_their_stream() {
+fn slots_wait_for_their_streams_work() {
     let (backend, pool) = pool(3);
     let [one, two] = [1, 2].map(|index| backend.stream(index));
     let addresses =

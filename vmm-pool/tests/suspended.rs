@@ -130,7 +130,7 @@ fn other_threads_go_on_during_the_copies() {
 
 /// A suspension that fails puts the memory back. It belongs to the blocks again, and that of a block which was freed meanwhile is free.
 #[test]
-fn other_threads_go_on_during_copies_that_fail() {
+fn threads_continue_during_failing_copies() {
     let mut at = Program::new();
     let (freed, pool) = (at.blocks.remove(1), at.pool.clone());
     at.backend.during(COPIES[0], move || beside(move || all_calls(&pool, freed)));

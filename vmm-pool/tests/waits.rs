@@ -54,7 +54,7 @@ fn all_is_waited_for(rounds: u32) -> bool {
 }
 
 #[test]
-fn an_older_event_does_not_cover_the_last_free() {
+fn older_event_does_not_cover_free() {
     with_longer_work(64, all_is_waited_for);
 }
 
@@ -113,13 +113,13 @@ fn the_other_stream_is_waited_for(rounds: u32) -> bool {
 }
 
 #[test]
-fn a_stream_that_cannot_be_waited_for_does_not_keep_others_busy() {
+fn unwaitable_stream_does_not_delay_others() {
     with_longer_work(64, the_other_stream_is_waited_for);
 }
 
 /// With two streams, the pool looks for memory that the other stream freed before it maps memory elsewhere.
 #[test]
-fn what_one_of_two_streams_freed_serves_the_other_where_it_is() {
+fn freed_memory_serves_other_stream_in_place() {
     let backend = FaultInject::new(HostConfig::new().memory(Bytes::mib(64)).open().unwrap());
     let own = backend.own_stream(DEVICE).unwrap();
     // SAFETY: the stream lives as long as the pool.
@@ -164,7 +164,7 @@ fn an_idle_stream_keeps_its_number() {
 
 /// A stream that captures, or may do so, is served as before. A stream that the pool does not know is no error.
 #[test]
-fn a_stream_that_may_capture_is_not_forgotten() {
+fn capturing_stream_is_not_forgotten() {
     let backend = FaultInject::new(HostConfig::new().open().unwrap());
     let own = backend.own_stream(DEVICE).unwrap();
     // SAFETY: the stream lives as long as the pool.
@@ -196,7 +196,7 @@ fn waits_for_devices<B: Backend>(backend: &B, stream: Stream<'static>) -> [Resul
 
 /// If a device cannot be waited for, memory that its work may use serves no request, and a suspension reports the driver's error.
 #[test]
-fn a_wait_for_a_device_that_fails_is_reported() {
+fn failed_device_wait_is_reported() {
     let backend = FaultInject::new(HostConfig::new().memory(Bytes::mib(64)).open().unwrap());
     let own = backend.own_stream(DEVICE).unwrap();
     // SAFETY: the stream lives as long as the pool.
@@ -209,7 +209,7 @@ fn a_wait_for_a_device_that_fails_is_reported() {
 }
 
 #[test]
-fn a_suspension_waits_for_the_device_of_its_pool_and_no_other() {
+fn suspension_waits_only_for_its_device() {
     let backend = FaultInject::new(HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap());
     let pool = Pool::builder(&backend).device(DeviceId(1)).build().unwrap();
     let _block = pool.alloc(QUARTER).unwrap();
@@ -266,7 +266,7 @@ unsafe impl SyncCalls for HalfUsable {
 }
 
 #[test]
-fn a_device_that_cannot_be_used_is_not_waited_for() {
+fn unusable_device_is_not_waited_for() {
     let inner = FaultInject::new(HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap());
     let own = inner.own_stream(DEVICE).unwrap();
     let mut devices = inner.devices().to_vec();
@@ -328,7 +328,7 @@ fn observers_may_ask_the_pool() {
 }
 
 #[test]
-fn observers_may_ask_the_pool_during_a_resume() {
+fn observers_may_query_during_resume() {
     let backend = FaultInject::new(HostConfig::new().devices(1).memory(Bytes::mib(64)).open().unwrap());
     let pool = Pool::builder(&backend).build().unwrap().tagged("kv").unwrap();
     let block = pool.alloc(Bytes::mib(32)).unwrap();
@@ -433,7 +433,7 @@ fn debug_text_grows_with_the_blocks() {
 
 /// A stream captures again and again, and needs less memory in between than it has freed, so that it waits for nothing.
 #[test]
-fn later_captures_use_the_memory_of_earlier_ones() {
+fn later_captures_use_earlier_memory() {
     for between in [1, 3] {
         let backend = LateWork::new(HostConfig::new().memory(Bytes::gib(1)).open().unwrap(), 2);
         let pool = Pool::builder(&backend).build().unwrap();

@@ -103,7 +103,7 @@ mod tests {
 
     /// A process whose driver call hangs must end all the same.
     #[test]
-    fn work_that_hangs_is_not_waited_for_forever() {
+    fn hanging_work_is_waited_for_briefly() {
         let gate = Gate { state: AtomicUsize::new(0) };
         assert_eq!(
             gate.pass(|| gate.close(Duration::from_millis(1))),
@@ -151,8 +151,8 @@ mod models {
     }
 
     #[test]
-    fn no_work_is_begun_or_going_on_behind_a_closed_gate() {
-        explore("no_work_is_begun_or_going_on_behind_a_closed_gate", 4, || {
+    fn closed_gate_admits_no_work() {
+        explore("closed_gate_admits_no_work", 4, || {
             let gate = Gate { state: AtomicUsize::new(0) };
             let driver = Arc::new(Driver { gate, calls: UnsafeCell::new(0) });
             let at_work = Arc::clone(&driver);

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_a_second_until_a_step_succeeds() {
+    fn pauses_double_until_step_succeeds() {
         let failed = |turn: Backoff, milliseconds| {
             let (pause, began) = (Duration::from_millis(milliseconds), Instant::now());
             let turn = turn.after(Step::Failed);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_thread_drops_is_waited_for_at_exit() {
+    fn exit_waits_for_dropped_work() {
         let thread = PremapThread::start(Bytes::ZERO).unwrap();
         let (noted, notes) = std::sync::mpsc::channel();
         let owner = Arc::new(std::sync::Mutex::new(None));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn works_run_in_the_order_of_their_requests() {
+    fn works_run_in_request_order() {
         let thread = PremapThread::start(Bytes::ZERO).unwrap();
         let noted: Arc<std::sync::Mutex<Vec<u32>>> = Arc::default();
         let work = |number, steps| -> Arc<dyn PremapWork> {

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_error_has_its_kind_and_its_reason() {
+    fn each_error_has_kind_and_reason() {
         let why = || "because".to_owned();
         let (what, waited) = ("reply", Duration::from_millis(1500));
         let rows: [(PeerError, ErrorKind, &[&str]); 5] = [

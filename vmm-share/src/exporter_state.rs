@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_are_shared_as_an_importer_takes() {
+    fn exporter_has_the_importers_mapping_limit() {
         let check = |count| check_count(Operation::Publish, "mappings", count, MAX_MAPPINGS);
         check(MAX_MAPPINGS).unwrap();
         let error = check(MAX_MAPPINGS + 1).unwrap_err();

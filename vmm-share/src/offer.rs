@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_has_as_many_handles_as_pieces() {
+    fn offer_has_one_handle_per_piece() {
         let read = |count, handles| Offer::from_bytes(&offer(count, handles).to_bytes().unwrap());
         assert_eq!(read(2, 2).unwrap(), offer(2, 2));
         for handles in [1, 3] {

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn more_entries_than_one_message_has_room_for_arrive_in_order() {
+    fn long_lists_arrive_in_order() {
         // The largest numbers, which take the most bytes.
         let count = 2 * MAX_ENTRIES as u64 + 1;
         let removed: Vec<u64> = (0..count).map(|at| u64::MAX - at).collect();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_for_which_no_time_is_left_is_named_as_a_whole() {
+    fn late_description_is_named_whole() {
         let (mut ours, _theirs) = Channel::pair().unwrap();
         ours.set_wait(Duration::ZERO);
         let error = send(&mut ours, OPERATION, (origin(), 0), &Claim::default(), &[]).unwrap_err();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_is_waited_for_no_longer_than_one_that_does_not_read() {
+    fn slow_reader_ends_at_the_limit() {
         const MESSAGES: usize = 100;
         let claim = Claim { removed: vec![u64::MAX; MESSAGES * MAX_ENTRIES], ..Claim::default() };
         let (mut ours, mut theirs) = Channel::pair().unwrap();

@@ -165,7 +165,7 @@ mod tests {
     const BLOCK: Bytes = Bytes(256);
 
     #[test]
-    fn bytes_come_from_their_places_in_the_blocks() {
+    fn bytes_come_from_their_block_places() {
         let reads = Cell::new(0);
         let read = |block: u64, bytes: &mut [u8]| {
             reads.set(reads.get() + 1);

@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_step_is_written_to_the_disk_when_the_next_one_is_complete() {
+    fn steps_are_written_one_behind() {
         let block = 1 << 20;
         let header = 64;
         let ranges = (0..100).map(|number| ready_after(header + number * block, block));
@@ -278,7 +278,7 @@ mod tests {
     /// Another writer may rename or replace the file after this one has opened it.
     #[cfg(unix)]
     #[test]
-    fn only_the_file_that_was_opened_has_the_name() {
+    fn only_opened_file_has_the_name() {
         let folder = crate::tests::Folder::new("names");
         let (path, published) = (folder.file("a"), folder.file("b"));
         let opened = open_alone(&path).unwrap().metadata().unwrap();

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_error_is_of_a_file_and_names_it() {
+    fn each_error_names_its_file() {
         let path = || "a.snap".to_owned();
         let rows = [
             (

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_is_put_together_up_to_the_next_border() {
+    fn unaligned_pieces_merge_to_next_border() {
         let seen = merged(&[piece(0, 1, 0), piece(1, 3, 1), piece(4, 4, 2), piece(8, 6, 3), piece(14, 2, 4)]);
         assert_eq!(seen.unwrap(), [(0, vec![0, 1]), (4, vec![2]), (8, vec![3, 4])]);
     }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_put_together_is_refused_and_said() {
+    fn unmergeable_pieces_are_refused_with_reason() {
         let read = AccessMap::NONE.with(DeviceId(0), Access::Read);
         let shared = Properties::on(DeviceId(0)).shareable();
         for (pieces, why) in [

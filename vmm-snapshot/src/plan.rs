@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn more_addresses_than_there_are_is_an_error_with_their_size() {
+    fn address_overflow_error_has_the_size() {
         let of = |address: u64, size: u64| {
             let record = RegionRecord::in_bytes(Address(address), Bytes(size));
             record.here(Operation::Restore, Granularity::new(Bytes(8)).unwrap())

@@ -171,7 +171,7 @@ fn assert_says(error: &Error, parts: &[&str]) {
 }
 
 #[test]
-fn the_last_block_can_be_shorter_and_one_mib_is_usual() {
+fn last_block_can_be_shorter() {
     let folder = Folder::new("short");
     let path = folder.file("a");
     for (block, blocks) in [(None, [1, 1]), (Some(Bytes::kib(8)), [2, 1])] {
@@ -194,7 +194,7 @@ fn the_last_block_can_be_shorter_and_one_mib_is_usual() {
 
 /// The index is read in groups of 1024 entries.
 #[test]
-fn blocks_behind_the_first_thousand_are_in_their_places() {
+fn later_blocks_are_in_their_places() {
     const BLOCKS: usize = 1100;
     let folder = Folder::new("thousand");
     let path = folder.file("a");
@@ -243,7 +243,7 @@ fn several_threads_write_and_read_at_once() {
 
 /// Only a block whose every byte is zero is left out.
 #[test]
-fn a_block_that_begins_with_zeros_is_kept() {
+fn block_beginning_with_zeros_is_kept() {
     let folder = Folder::new("begins");
     let path = folder.file("a");
     let mut contents = contents(5);
@@ -255,7 +255,7 @@ fn a_block_that_begins_with_zeros_is_kept() {
 }
 
 #[test]
-fn an_identifier_is_printed_with_all_its_digits() {
+fn identifier_is_printed_with_all_digits() {
     let id = SnapshotId(std::array::from_fn(|place| place as u8));
     assert_eq!(format!("{id}, {id:?}"), "000102030405060708090a0b0c0d0e0f, 000102030405060708090a0b0c0d0e0f");
     assert_eq!(format!("{id:>34}"), format!("  {id}"), "in a column");
@@ -263,7 +263,7 @@ fn an_identifier_is_printed_with_all_its_digits() {
 }
 
 #[test]
-fn the_largest_block_and_the_largest_number_of_blocks_are_allowed() {
+fn largest_size_and_count_are_allowed() {
     use crate::format::{Cut, MAX_BLOCK, MAX_BLOCKS, MIN_BLOCK};
     assert!(Cut::allows(MAX_BLOCK) && !Cut::allows(MAX_BLOCK * 2));
     let blocks = |count| Cut::new(MIN_BLOCK, [MIN_BLOCK * count].into_iter()).map(|cut| cut.blocks);

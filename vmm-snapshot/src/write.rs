@@ -343,7 +343,7 @@ mod tests {
     use crate::SnapshotId;
 
     #[test]
-    fn as_many_files_may_be_needed_as_the_format_allows() {
+    fn needed_files_reach_the_formats_limit() {
         let refusal = |count| {
             let one = BaseSnapshot { id: SnapshotId::new().unwrap(), file: "missing".to_owned() };
             check_needed(Path::new("/nonexistent/a"), &vec![one; count]).unwrap_err().to_string()

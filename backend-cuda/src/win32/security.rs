@@ -166,7 +166,7 @@ mod tests {
 
     /// Reads the descriptor back from the structure that CUDA receives.
     #[test]
-    fn the_user_of_this_process_is_the_only_one_who_is_named() {
+    fn descriptor_names_only_the_current_user() {
         let object = attributes(Operation::CreateMemory).unwrap();
         assert_eq!(object, attributes(Operation::CreateMemory).unwrap());
         // SAFETY: the call made it, and it is never freed.
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_descriptor_is_the_errors_of_windows() {
+    fn wrong_descriptor_text_returns_windows_error() {
         let error = descriptor("D:P(A;;GA;;;unknown)").err().unwrap();
         assert!(error.code != 0 && error.call.starts_with("ConvertString"), "{error}");
     }

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 
 /// The driver reports the memory's location to the importer. An import with another location is refused, and nothing stays
 /// allocated.
-pub(crate) fn an_import_is_where_it_was_said_to_be(backend: &CudaBackend) {
+pub(crate) fn import_has_the_stated_location(backend: &CudaBackend) {
     let size = granules(backend, 16);
     let mut lies = vec![Properties::on(DEVICE).located(Location::HostNode(0)).shareable()];
     if backend.devices().len() > 1 {

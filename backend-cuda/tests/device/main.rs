@@ -52,39 +52,24 @@ const CASES: &[Case] = &[
     case("pattern::more_words_than_32_bits_count", pattern::more_words_than_32_bits_count),
     case("pattern::half_words_are_refused", pattern::half_words_are_refused),
     case("share::an_import_is_the_same_memory", share::an_import_is_the_same_memory),
-    case(
-        "share::a_forked_child_gets_errors_and_drops_nothing",
-        share::a_forked_child_gets_errors_and_drops_nothing,
-    ),
+    case("share::forked_child_fails_and_drops_nothing", share::forked_child_fails_and_drops_nothing),
     case(
         "memory_types::an_import_says_whether_it_is_compressible",
         memory_types::an_import_says_whether_it_is_compressible,
     ),
+    case("memory_types::cpu_reads_and_writes_host_memory", memory_types::cpu_reads_and_writes_host_memory),
+    case("memory_types::one_cpu_grant_spans_host_places", memory_types::one_cpu_grant_spans_host_places),
     case(
-        "memory_types::the_cpu_reads_and_writes_memory_of_the_host",
-        memory_types::the_cpu_reads_and_writes_memory_of_the_host,
+        "memory_types::impossible_memory_makes_no_driver_call",
+        memory_types::impossible_memory_makes_no_driver_call,
     ),
-    case(
-        "memory_types::one_grant_for_the_cpu_spans_places_of_the_host",
-        memory_types::one_grant_for_the_cpu_spans_places_of_the_host,
-    ),
-    case(
-        "memory_types::what_cannot_be_is_refused_before_the_driver_is_asked",
-        memory_types::what_cannot_be_is_refused_before_the_driver_is_asked,
-    ),
-    case("exports::an_import_is_where_it_was_said_to_be", exports::an_import_is_where_it_was_said_to_be),
+    case("exports::import_has_the_stated_location", exports::import_has_the_stated_location),
     case("exports::memory_of_a_node_is_shared", exports::memory_of_a_node_is_shared),
     case("staging::queuing_waits_for_nothing", staging::queuing_waits_for_nothing),
     case("views::cudarc_copies_regions_vectors_and_blocks", views::cudarc_copies_regions_vectors_and_blocks),
     case("views::a_kernel_takes_views", views::a_kernel_takes_views),
-    case(
-        "views::a_view_is_of_what_the_streams_device_can_use",
-        views::a_view_is_of_what_the_streams_device_can_use,
-    ),
-    case(
-        "views::a_stream_that_nothing_waits_for_is_refused",
-        views::a_stream_that_nothing_waits_for_is_refused,
-    ),
+    case("views::view_is_of_memory_with_access", views::view_is_of_memory_with_access),
+    case("views::unordered_stream_is_refused", views::unordered_stream_is_refused),
     case("views::a_view_orders_streams", views::a_view_orders_streams),
     case("cost::calls_cost_what_the_drivers_own_cost", cost::calls_cost_what_the_drivers_own_cost),
 ];

@@ -68,7 +68,7 @@ pub(crate) fn an_import_says_whether_it_is_compressible(backend: &CudaBackend) {
     }
 }
 
-pub(crate) fn the_cpu_reads_and_writes_memory_of_the_host(backend: &CudaBackend) {
+pub(crate) fn cpu_reads_and_writes_host_memory(backend: &CudaBackend) {
     for (location, feature) in
         [(Location::Host, Feature::HostMemory), (node(backend), Feature::HostNodeMemory)]
     {
@@ -124,7 +124,7 @@ fn host_access(reservation: &CudaReservation) -> Access {
 }
 
 /// Memory of both host locations side by side: the driver has a CPU location of its own for each.
-pub(crate) fn one_grant_for_the_cpu_spans_places_of_the_host(backend: &CudaBackend) {
+pub(crate) fn one_cpu_grant_spans_host_places(backend: &CudaBackend) {
     let of_node = Properties::on(DEVICE).located(node(backend));
     let anywhere = Properties::on(DEVICE).located(Location::Host);
     let both = create_if_there(backend, 1, of_node, Feature::HostNodeMemory).zip(create_if_there(
@@ -149,7 +149,7 @@ pub(crate) fn one_grant_for_the_cpu_spans_places_of_the_host(backend: &CudaBacke
     unmap(&mut reservation, Bytes::ZERO, size);
 }
 
-pub(crate) fn what_cannot_be_is_refused_before_the_driver_is_asked(backend: &CudaBackend) {
+pub(crate) fn impossible_memory_makes_no_driver_call(backend: &CudaBackend) {
     let plain = Properties::on(DEVICE);
     let fd = create_with(backend, granules(backend, 1), plain.shareable()).export().unwrap();
     for (properties, reason) in [

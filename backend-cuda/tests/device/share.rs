@@ -37,7 +37,7 @@ pub(crate) fn an_import_is_the_same_memory(backend: &CudaBackend) {
     unmap(&mut reservation, size, size);
 }
 
-pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend) {
+pub(crate) fn forked_child_fails_and_drops_nothing(backend: &CudaBackend) {
     let size = granules(backend, 1);
     let mut reservation = reserve(backend, size, None);
     let handle = create_with(backend, size, shareable());

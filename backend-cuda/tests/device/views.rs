@@ -105,7 +105,7 @@ pub(crate) fn a_kernel_takes_views(backend: &CudaBackend) {
     assert_eq!(stream.clone_dtoh(&*counted).unwrap(), [count, 0]);
 }
 
-pub(crate) fn a_view_is_of_what_the_streams_device_can_use(backend: &CudaBackend) {
+pub(crate) fn view_is_of_memory_with_access(backend: &CudaBackend) {
     let (stream, size) = (stream(), granules(backend, 1));
     let mut region = region(backend, size);
     let view = |offset, count| refused(MemoryView::<u32>::new(&stream, &region, Bytes(offset), count));
@@ -154,7 +154,7 @@ pub(crate) fn a_view_is_of_what_the_streams_device_can_use(backend: &CudaBackend
     assert!(matches!(detail, Detail::Unsupported { .. }) && text.contains("host backend"), "{text}");
 }
 
-pub(crate) fn a_stream_that_nothing_waits_for_is_refused(backend: &CudaBackend) {
+pub(crate) fn unordered_stream_is_refused(backend: &CudaBackend) {
     let elsewhere = backend.stream_elsewhere(DEVICE).unwrap();
     let region = region(backend, granules(backend, 1));
     std::thread::scope(|scope| {

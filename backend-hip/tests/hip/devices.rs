@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "devices::the_current_device_stays", needs: Needs::TwoDevices, run: current },
     Test {
-        name: "devices::a_peer_is_given_imported_memory_and_not_its_neighbour",
+        name: "devices::peer_gets_import_without_its_neighbor",
         needs: Needs::Peers,
         run: peer_of_imports,
     },

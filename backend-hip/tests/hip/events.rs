@@ -11,9 +11,9 @@ use std::ptr::null_mut;
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "events::a_capture_is_told", needs: Needs::Device, run: captures },
-    Test { name: "events::calls_leave_no_error_and_no_device_behind", needs: Needs::TwoDevices, run: left },
+    Test { name: "events::calls_leave_no_error_or_device", needs: Needs::TwoDevices, run: left },
     Test {
-        name: "events::an_event_is_of_the_stream_that_it_was_recorded_on_last",
+        name: "events::event_follows_its_last_recorded_stream",
         needs: Needs::Device,
         run: recorded_again,
     },

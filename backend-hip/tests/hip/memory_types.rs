@@ -9,16 +9,12 @@ use gpu_vmm_core::{
 use std::fs;
 
 pub(crate) const TESTS: &[Test] = &[
-    Test { name: "kinds::what_hip_has_not_is_refused_with_the_reason", needs: Needs::Device, run: refused },
-    Test { name: "kinds::flags_that_hip_ignores_are_told_as_not_given", needs: Needs::Device, run: ignored },
-    Test { name: "kinds::memory_of_the_host_is_never_the_devices", needs: Needs::Device, run: host_memory },
-    Test {
-        name: "kinds::the_host_reads_and_writes_what_it_was_given",
-        needs: Needs::Device,
-        run: host_access,
-    },
-    Test { name: "kinds::the_host_is_given_mappings_of_all_sizes", needs: Needs::Device, run: host_steps },
-    Test { name: "kinds::what_the_host_had_is_closed_after_it", needs: Needs::Device, run: closed_again },
+    Test { name: "kinds::unsupported_memory_is_refused_with_reason", needs: Needs::Device, run: refused },
+    Test { name: "kinds::ignored_flags_are_reported_as_absent", needs: Needs::Device, run: ignored },
+    Test { name: "kinds::host_memory_is_never_the_devices", needs: Needs::Device, run: host_memory },
+    Test { name: "kinds::host_reads_and_writes_granted_memory", needs: Needs::Device, run: host_access },
+    Test { name: "kinds::host_gets_mappings_of_all_sizes", needs: Needs::Device, run: host_steps },
+    Test { name: "kinds::host_access_ends_with_the_mapping", needs: Needs::Device, run: closed_again },
 ];
 
 const HOST: DeviceId = DeviceId::HOST;

@@ -10,7 +10,7 @@ use gpu_vmm_hip::HipBackend;
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "process::all_that_is_opened_is_one", needs: Needs::Device, run: one },
-    Test { name: "process::a_forked_child_gets_errors_and_drops_nothing", needs: Needs::Device, run: forked },
+    Test { name: "process::forked_child_fails_and_drops_nothing", needs: Needs::Device, run: forked },
     Test { name: "process::quirks_are_those_of_the_version", needs: Needs::Device, run: quirks },
     Test { name: "process::what_is_left_mapped_is_told", needs: Needs::Device, run: left_mapped },
 ];

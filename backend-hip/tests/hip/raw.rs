@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "raw::bytes_there_and_back", needs: Needs::Device, run: there_and_back },
-    Test { name: "raw::a_pool_keeps_what_it_is_told_to", needs: Needs::Device, run: kept },
+    Test { name: "raw::pool_keeps_the_requested_amount", needs: Needs::Device, run: kept },
     Test { name: "raw::calls_are_told_of_where_somebody_listens", needs: Needs::Device, run: told },
 ];
 

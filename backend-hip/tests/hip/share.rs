@@ -11,26 +11,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 pub(crate) const TESTS: &[Test] = &[
-    Test {
-        name: "share::a_failed_import_leaves_the_position_of_a_file",
-        needs: Needs::Device,
-        run: position_stays,
-    },
-    Test {
-        name: "share::a_full_table_of_descriptors_is_the_systems_error",
-        needs: Needs::Device,
-        run: full_table,
-    },
-    Test {
-        name: "share::a_descriptor_of_something_else_is_an_error",
-        needs: Needs::Device,
-        run: something_else,
-    },
-    Test {
-        name: "share::a_descriptor_of_another_size_is_an_error_with_both_sizes",
-        needs: Needs::Device,
-        run: other_size,
-    },
+    Test { name: "share::failed_import_keeps_file_position", needs: Needs::Device, run: position_stays },
+    Test { name: "share::full_descriptor_table_is_system_error", needs: Needs::Device, run: full_table },
+    Test { name: "share::foreign_descriptor_is_refused", needs: Needs::Device, run: something_else },
+    Test { name: "share::wrong_size_error_has_both_sizes", needs: Needs::Device, run: other_size },
     Test { name: "share::a_dma_buf_is_of_one_mapping", needs: Needs::Device, run: dma_buf },
 ];
 

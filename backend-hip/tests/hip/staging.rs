@@ -7,7 +7,7 @@ use std::slice;
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "staging::pinned_memory_is_what_hip_copies_fastest", needs: Needs::Device, run: pinned },
-    Test { name: "staging::a_fill_of_no_memory_names_its_range", needs: Needs::Device, run: not_filled },
+    Test { name: "staging::unmapped_fill_error_names_the_range", needs: Needs::Device, run: not_filled },
 ];
 
 /// HIP reports the memory as host memory that is locked for its devices.

@@ -16,14 +16,10 @@ use std::ffi::c_void;
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "views::a_raw_stream_uses_them", needs: Needs::Device, run: used },
-    Test { name: "views::an_argument_is_the_address_of_the_address", needs: Needs::Device, run: arguments },
+    Test { name: "views::kernel_argument_points_to_the_address", needs: Needs::Device, run: arguments },
     Test { name: "views::what_the_device_cannot_use_is_refused", needs: Needs::Device, run: refused },
     Test { name: "views::a_stream_of_another_device_is_refused", needs: Needs::TwoDevices, run: foreign },
-    Test {
-        name: "views::a_peer_that_may_read_gets_no_view_for_writing",
-        needs: Needs::Peers,
-        run: read_only_peer,
-    },
+    Test { name: "views::reading_peer_gets_no_writable_view", needs: Needs::Peers, run: read_only_peer },
 ];
 
 fn region<B: MaybeHip>(rig: &Rig, backend: &B) -> Region<B> {

@@ -20,7 +20,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> (String, String) {
 }
 
 #[test]
-fn copies_span_mappings_and_stop_at_the_first_that_refuses() {
+fn copy_stops_at_first_refusing_mapping() {
     let host = pair();
     let handles: Vec<_> = (0..4).map(|_| create(&host, ONE, GRANULE).unwrap()).collect();
     let mut range = Range::new(&host, Bytes::mib(10));
@@ -51,7 +51,7 @@ fn copies_span_mappings_and_stop_at_the_first_that_refuses() {
 
 /// The mapping behind the hole has the access that the copy needs.
 #[test]
-fn a_copy_over_a_hole_is_refused_at_the_hole() {
+fn copy_is_refused_at_a_hole() {
     let host = pair();
     let handle = create(&host, ONE, GRANULE).unwrap();
     let mut range = Range::new(&host, Bytes::mib(8));
@@ -69,7 +69,7 @@ fn a_copy_over_a_hole_is_refused_at_the_hole() {
 }
 
 #[test]
-fn addresses_that_are_not_the_backends_are_refused() {
+fn foreign_addresses_are_refused() {
     let host = pair();
     let other = pair();
     let mut range = Range::new(&other, GRANULE);
@@ -89,7 +89,7 @@ fn addresses_that_are_not_the_backends_are_refused() {
 }
 
 #[test]
-fn a_refusal_names_the_first_address_of_the_copy() {
+fn refused_copy_names_its_first_address() {
     let host = pair();
     let handle = create(&host, ONE, GRANULE).unwrap();
     let mut range = Range::new(&host, GRANULE);
@@ -133,7 +133,7 @@ fn memory_that_peers_use_is_whole_granules() {
 
 /// The host is no device whose work could be waited for. A device is waited for as soon as one mapping loses access.
 #[test]
-fn a_change_of_access_waits_for_the_device_that_had_some() {
+fn access_change_waits_for_previous_device() {
     let host = FaultInject::new(pair());
     let properties = Properties::on(ONE).located(Location::Host);
     let mut region = Region::builder(&host).memory(properties).reserve(GRANULE + GRANULE).build().unwrap();
@@ -155,7 +155,7 @@ fn a_change_of_access_waits_for_the_device_that_had_some() {
 
 /// The owner has write access for the copy, and afterwards each device has the access that it had.
 #[test]
-fn each_device_has_its_access_after_a_resume() {
+fn resume_restores_access_of_each_device() {
     let host = FaultInject::new(pair());
     let builder = Region::builder(&host).on(ONE).access(ONE, Access::Read).access(TWO, Access::Read);
     let mut region = builder.reserve(GRANULE + GRANULE).build().unwrap();

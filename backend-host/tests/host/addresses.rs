@@ -19,7 +19,7 @@ fn assert_invalid(result: Result<(), Error>) {
 }
 
 #[test]
-fn a_free_hint_is_kept_and_a_taken_one_is_a_wish() {
+fn free_hint_is_kept_unlike_taken_one() {
     let host = host();
     // The upper half stays reserved, so that another thread cannot map a larger range that includes the lower half. Between
     // dropping and reserving again the lower half can still be taken.
@@ -69,7 +69,7 @@ fn too_many_addresses_are_an_error() {
 }
 
 #[test]
-fn parts_that_are_no_whole_mappings_are_refused_and_nothing_changes() {
+fn partial_mappings_are_refused_without_change() {
     let host = host();
     let (large, small) = (create(&host, ONE, Bytes::mib(4)).unwrap(), create(&host, ONE, GRANULE).unwrap());
     let mut range = Range::new(&host, Bytes::mib(10));
@@ -100,7 +100,7 @@ fn parts_that_are_no_whole_mappings_are_refused_and_nothing_changes() {
 }
 
 #[test]
-fn dropping_a_reservation_that_is_still_mapped_is_written_down_and_keeps_the_memory() {
+fn mapped_reservation_drop_is_logged() {
     let host = host();
     let handle = create(&host, ONE, GRANULE).unwrap();
     let mut range = Range::new(&host, Bytes::mib(4));

@@ -102,7 +102,7 @@ fn what_is_arranged_must_fit_the_region() {
 
 /// A region that can be restored elsewhere has larger granules than its driver needs.
 #[test]
-fn memory_smaller_than_a_granule_of_the_region_is_not_arranged() {
+fn memory_below_granularity_is_not_arranged() {
     let host = HostConfig::new().granularity(SMALL).open().unwrap();
     let mut region = Region::builder(&host).reserve(GRANULE).portable().build().unwrap();
     let memory = PhysicalMemory::create(&host, SMALL, Properties::on(ONE)).unwrap();
@@ -114,7 +114,7 @@ fn memory_smaller_than_a_granule_of_the_region_is_not_arranged() {
 
 /// The second mapping is of the same device and has other access.
 #[test]
-fn each_mapping_that_is_arranged_needs_devices_that_reach_it() {
+fn arranged_mappings_need_devices_with_access() {
     let host = HostConfig::new().devices(2).without_peers().open().unwrap();
     let mut region = Region::builder(&host).reserve(GRANULE + GRANULE).build().unwrap();
     let own = AccessMap::NONE.with(ONE, Access::ReadWrite);
@@ -127,7 +127,7 @@ fn each_mapping_that_is_arranged_needs_devices_that_reach_it() {
 
 /// Access for a device that cannot reach the memory is refused before the driver, and changes nothing.
 #[test]
-fn access_is_set_at_once_for_devices_that_reach_the_memory() {
+fn access_is_set_for_devices_with_reach() {
     let set = |host: &FaultInject<HostBackend>, region: &mut Region<FaultInject<HostBackend>>, access| {
         let before = host.made(Operation::SetAccess);
         // SAFETY: no work uses the region.
@@ -164,7 +164,7 @@ fn access_is_set_at_once_for_devices_that_reach_the_memory() {
 
 /// A part must be whole mappings, as for a change that waits.
 #[test]
-fn access_is_set_at_once_for_whole_mappings() {
+fn access_is_set_for_whole_mappings() {
     let host = HostConfig::new().open().unwrap();
     let mut region = Region::builder(&host).reserve(Bytes(4 * GRANULE.0)).build().unwrap();
     region.grow_to(Bytes(2 * GRANULE.0)).unwrap();
@@ -200,7 +200,7 @@ fn a_region_with_settings_needs_a_reservation() {
 }
 
 #[test]
-fn the_device_of_a_region_changes_no_other_property_of_its_memory() {
+fn region_device_keeps_other_memory_properties() {
     let host = HostConfig::new().devices(2).open().unwrap();
     let builder = Region::builder(&host).memory(Properties::on(ONE).shareable()).on(TWO).reserve(GRANULE);
     assert_eq!(builder.build().unwrap().settings().memory, Properties::on(TWO).shareable());
@@ -208,7 +208,7 @@ fn the_device_of_a_region_changes_no_other_property_of_its_memory() {
 
 /// No border of two reservations lies inside a granule, whatever the sizes are.
 #[test]
-fn the_reservations_of_a_region_with_settings_are_rounded_up() {
+fn configured_reservations_are_rounded_up() {
     let host = HostConfig::new().open().unwrap();
     let settings = Region::builder(&host).reserve(GRANULE).build().unwrap().settings();
     let place = Placement::Exact(Address(0x2700_0000_0000));
@@ -243,7 +243,7 @@ fn growth_with_memory_reports_how_it_grew() {
 
 /// The old mappings cannot be removed, and neither can the new ones.
 #[test]
-fn a_move_that_cannot_be_undone_is_reported_with_both_errors() {
+fn failed_move_rollback_reports_both_errors() {
     let host = FaultInject::new(HostConfig::new().open().unwrap());
     let mut region = Region::builder(&host).reserve(GRANULE).guarded().build().unwrap();
     region.grow_to(GRANULE).unwrap();
@@ -263,7 +263,7 @@ fn a_move_that_cannot_be_undone_is_reported_with_both_errors() {
 }
 
 #[test]
-fn a_plain_region_moves_without_a_wait_if_no_work_uses_it() {
+fn idle_plain_region_moves_without_wait() {
     let host = FaultInject::new(HostConfig::new().without_virtual_memory().open().unwrap());
     let mut region = Region::builder(&host).build().unwrap();
     region.grow_to(GRANULE).unwrap();
@@ -276,7 +276,7 @@ fn a_plain_region_moves_without_a_wait_if_no_work_uses_it() {
 
 /// The region's own first address is aligned, not that of its guard.
 #[test]
-fn a_region_moves_to_an_address_that_suits_its_memory() {
+fn region_moves_to_aligned_address() {
     let large = Bytes::mib(64);
     let host = HostConfig::new().memory(Bytes::mib(256)).host_granularity(large).open().unwrap();
     let properties = Properties::on(ONE).located(Location::Host);

@@ -16,7 +16,7 @@ fn lend(region: &Region<HostBackend>, offset: u64, length: u64, grant: Grant) ->
 
 /// Everything within the mapped and accessible part is lent, and nothing else.
 #[test]
-fn a_region_is_lent_where_the_device_has_access() {
+fn region_is_lent_only_with_access() {
     let host = HostConfig::new().devices(2).open().unwrap();
     let builder = Region::builder(&host)
         .reserve(Bytes(4 * GRANULE.0))
@@ -51,7 +51,7 @@ fn a_region_is_lent_where_the_device_has_access() {
 }
 
 #[test]
-fn elements_of_a_region_are_lent_where_they_are_aligned() {
+fn elements_are_lent_only_if_aligned() {
     let host = HostConfig::new().open().unwrap();
     let mut region = Region::builder(&host).reserve(GRANULE).build().unwrap();
     region.grow_to(GRANULE).unwrap();

@@ -20,7 +20,7 @@ fn is_capturing<T: Debug>(result: Result<T>) -> bool {
 }
 
 #[test]
-fn a_stream_captures_once_at_a_time_and_the_default_stream_never() {
+fn stream_captures_once_default_stream_never() {
     let host = pair();
     let own = host.own_stream(ONE).unwrap();
     let assert_invalid = |result: Result<()>, why: &str| {
@@ -37,7 +37,7 @@ fn a_stream_captures_once_at_a_time_and_the_default_stream_never() {
 }
 
 #[test]
-fn a_capture_forbids_waiting_for_its_own_stream_and_device_only() {
+fn capture_forbids_waits_for_its_device() {
     let host = pair();
     let [own, beside] = [(); 2].map(|()| host.own_stream(ONE).unwrap());
     begin(&host, ONE, own.stream()).unwrap();
@@ -67,7 +67,7 @@ fn a_capture_forbids_waiting_for_its_own_stream_and_device_only() {
 }
 
 #[test]
-fn a_capture_of_a_blocking_stream_forbids_waiting_for_its_devices_default_stream() {
+fn blocking_capture_forbids_default_stream_waits() {
     let host = pair();
     for (device, other) in [(ONE, TWO), (TWO, ONE)] {
         let blocking = host.blocking_stream(device).unwrap();
@@ -83,7 +83,7 @@ fn a_capture_of_a_blocking_stream_forbids_waiting_for_its_devices_default_stream
 }
 
 #[test]
-fn a_query_of_an_event_invalidates_the_capture_of_the_event_and_no_other() {
+fn event_query_invalidates_only_its_capture() {
     let host = pair();
     let own = host.own_stream(ONE).unwrap();
     for waits in [false, true] {

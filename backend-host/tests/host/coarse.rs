@@ -86,7 +86,7 @@ fn unaligned<T: std::fmt::Debug>(result: Result<T>) -> (&'static str, Bytes) {
 }
 
 #[test]
-fn a_move_requires_the_granularity_of_the_other_device() {
+fn move_requires_granularity_of_target_device() {
     let backend = mixed();
     let path = MovePath::Fastest(None);
     let mut fits = region(&backend, &[COARSE, COARSE]);
@@ -150,7 +150,7 @@ unsafe impl SyncCalls for Noting {
 
 /// For the copy, the old memory is mapped a second time, one piece behind the other.
 #[test]
-fn a_move_copies_from_memory_at_addresses_of_its_granularity() {
+fn move_copies_at_aligned_addresses() {
     let host = HostConfig::new().devices(3).memory(Bytes::mib(64)).granularity(SMALL).open().unwrap();
     let backend = Noting { mixed: Mixed { host }, sources: Arc::default() };
     let create = |size, device| PhysicalMemory::create(&backend, size, Properties::on(device)).unwrap();
@@ -181,7 +181,7 @@ fn a_move_copies_from_memory_at_addresses_of_its_granularity() {
 }
 
 #[test]
-fn a_mapping_requires_the_granularity_of_its_memory() {
+fn mapping_requires_granularity_of_its_memory() {
     let backend = mixed();
     let memory = PhysicalMemory::create(&backend, COARSE, Properties::on(TWO)).unwrap();
     assert_eq!(memory.granularity().bytes(), COARSE);
@@ -203,7 +203,7 @@ fn a_mapping_requires_the_granularity_of_its_memory() {
 
 /// Each way in which memory of the second device can come into the region.
 #[test]
-fn growth_and_layouts_require_the_granularity_of_their_memory() {
+fn growth_and_layout_require_memory_granularity() {
     let backend = mixed();
     let coarse = PhysicalMemory::create(&backend, COARSE, Properties::on(TWO)).unwrap();
     let mut region = region(&backend, &[SMALL]);
@@ -245,7 +245,7 @@ unsafe impl Backend for Stated {
 pass_calls_on!(Stated);
 
 #[test]
-fn the_largest_granularity_of_a_device_is_the_backends() {
+fn backend_has_largest_device_granularity() {
     let host = mixed().host;
     let mut devices = host.devices().to_vec();
     let [small, coarse] = [SMALL, COARSE].map(|unit| Granularity::new(unit).unwrap());
@@ -269,7 +269,7 @@ fn the_largest_granularity_of_a_device_is_the_backends() {
 }
 
 #[test]
-fn a_region_without_a_size_has_addresses_for_all_memory_of_its_device() {
+fn unsized_region_reserves_for_all_memory() {
     let host = mixed().host;
     let mut devices = host.devices().to_vec();
     devices[1].total_memory = Bytes::mib(32);
@@ -281,7 +281,7 @@ fn a_region_without_a_size_has_addresses_for_all_memory_of_its_device() {
 }
 
 #[test]
-fn a_device_without_virtual_memory_gets_no_access_to_the_memory_of_another() {
+fn plain_device_gets_no_peer_access() {
     let host = mixed().host;
     let mut devices = host.devices().to_vec();
     devices[1].no_virtual_memory = Some("it is old".to_owned());

@@ -50,7 +50,7 @@ unsafe impl SyncCalls for TwiceAsMany {
 
 /// Otherwise the region would use addresses that it does not know to be its own.
 #[test]
-fn a_reservation_of_another_size_is_refused_wherever_it_lies() {
+fn reservation_of_another_size_is_refused() {
     let host = TwiceAsMany { host: HostConfig::new().open().unwrap() };
     // No other test of this program uses this address: snapshots.rs counts up from 0x2100_0000_0000.
     let wanted = Address(0x2500_0000_0000);

@@ -23,7 +23,7 @@ fn calls(host: &Host, work: impl FnOnce() -> gpu_vmm_core::Result<()>) -> u64 {
 }
 
 #[test]
-fn adjacent_mappings_of_one_owner_are_copied_by_one_call() {
+fn adjacent_mappings_are_copied_by_one_call() {
     let host = pair();
     let mut region = Region::builder(&host).reserve(granules(4)).build().unwrap();
     for end in [1, 2, 3] {
@@ -38,7 +38,7 @@ fn adjacent_mappings_of_one_owner_are_copied_by_one_call() {
 }
 
 #[test]
-fn a_copy_that_fails_is_reported_as_its_own_operation() {
+fn failed_copy_is_reported_as_copy() {
     let host = pair();
     let mut region = Region::builder(&host).reserve(granules(2)).build().unwrap();
     region.grow_to(granules(1)).unwrap();
@@ -55,7 +55,7 @@ fn a_copy_that_fails_is_reported_as_its_own_operation() {
 
 /// The source is memory of two devices, so that the copy has two parts. The second must not be as long as both.
 #[test]
-fn a_copy_from_memory_of_two_devices_ends_where_it_should() {
+fn copy_from_two_devices_ends_correctly() {
     let host = pair();
     let mut source =
         Region::builder(&host).access(ONE, Access::ReadWrite).reserve(granules(3)).build().unwrap();
@@ -74,7 +74,7 @@ fn a_copy_from_memory_of_two_devices_ends_where_it_should() {
 }
 
 #[test]
-fn a_copy_behind_unmapped_memory_is_refused_before_any_call() {
+fn copy_with_hole_makes_no_call() {
     let host = pair();
     let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(ONE)).unwrap();
     host.fail(0, u64::MAX);
@@ -88,7 +88,7 @@ fn a_copy_behind_unmapped_memory_is_refused_before_any_call() {
 /// Of three mappings, the third cannot be removed. Then the first is mapped again, the second cannot be, and the first cannot be
 /// removed a second time. It is listed once.
 #[test]
-fn a_mapping_that_was_restored_and_stays_is_listed_once() {
+fn restored_mapping_is_listed_once() {
     let host = FaultInject::new(HostConfig::new().unmapping_singly().open().unwrap());
     let mut region = Region::builder(&host).reserve(granules(4)).build().unwrap();
     for end in [1, 2, 3] {
@@ -109,7 +109,7 @@ fn a_mapping_that_was_restored_and_stays_is_listed_once() {
 
 /// No device has access, so the memory is not kept until a device has finished, but released at once.
 #[test]
-fn memory_without_access_that_is_released_later_and_stays_is_in_the_drop_log() {
+fn unreleased_memory_without_access_is_logged() {
     let host = pair();
     let mut region = Region::builder(&host).reserve(GRANULE).build().unwrap();
     let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(ONE)).unwrap();

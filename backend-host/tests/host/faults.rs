@@ -61,8 +61,8 @@ pub(crate) fn assert_answer(error: &Error, call: &str, name: &str) {
 }
 
 #[test]
-fn a_kernel_without_memfd_is_an_ordinary_error() {
-    alone("faults::a_kernel_without_memfd_is_an_ordinary_error", || {
+fn missing_memfd_is_an_ordinary_error() {
+    alone("faults::missing_memfd_is_an_ordinary_error", || {
         let host = machine();
         if !refuse(libc::SYS_memfd_create, libc::ENOSYS) {
             return;
@@ -79,8 +79,8 @@ fn a_kernel_without_memfd_is_an_ordinary_error() {
 }
 
 #[test]
-fn a_kernel_out_of_memory_is_out_of_memory() {
-    alone("faults::a_kernel_out_of_memory_is_out_of_memory", || {
+fn kernel_enomem_is_out_of_memory() {
+    alone("faults::kernel_enomem_is_out_of_memory", || {
         let host = machine();
         if !refuse(libc::SYS_ftruncate, libc::ENOMEM) {
             return;
@@ -113,8 +113,8 @@ fn a_file_that_cannot_grow_takes_nothing() {
 
 /// Memory whose pages the kernel does not take back is not reused, since it would not read as zero.
 #[test]
-fn memory_that_cannot_be_given_back_stays_in_use() {
-    alone("faults::memory_that_cannot_be_given_back_stays_in_use", || {
+fn unreleasable_memory_stays_in_use() {
+    alone("faults::unreleasable_memory_stays_in_use", || {
         let host = machine();
         let handle = create(&host, ONE, GRANULE).unwrap();
         let mut range = Range::new(&host, GRANULE);
@@ -142,8 +142,8 @@ fn memory_that_cannot_be_given_back_stays_in_use() {
 }
 
 #[test]
-fn access_that_the_kernel_refuses_is_not_in_the_books() {
-    alone("faults::access_that_the_kernel_refuses_is_not_in_the_books", || {
+fn refused_access_is_not_recorded() {
+    alone("faults::refused_access_is_not_recorded", || {
         let host = machine();
         let handle = create(&host, ONE, GRANULE).unwrap();
         let mut range = Range::new(&host, GRANULE);
@@ -163,8 +163,8 @@ fn access_that_the_kernel_refuses_is_not_in_the_books() {
 }
 
 #[test]
-fn addresses_that_the_kernel_keeps_are_written_down() {
-    alone("faults::addresses_that_the_kernel_keeps_are_written_down", || {
+fn unreleased_addresses_are_logged() {
+    alone("faults::unreleased_addresses_are_logged", || {
         let host = machine();
         let range = Range::new(&host, GRANULE);
         let kept = AddressRange { base: range.at(Bytes::ZERO), size: GRANULE }.to_string();
@@ -191,8 +191,8 @@ fn addresses_that_the_kernel_keeps_are_written_down() {
 
 /// A region of a device without virtual memory management is one plain allocation.
 #[test]
-fn plain_memory_that_the_kernel_keeps_is_written_down() {
-    alone("faults::plain_memory_that_the_kernel_keeps_is_written_down", || {
+fn unreleased_plain_memory_is_logged() {
+    alone("faults::unreleased_plain_memory_is_logged", || {
         let host = HostConfig::new().without_virtual_memory().open().unwrap();
         let mut region = Region::builder(&host).reserve(GRANULE).build().unwrap();
         region.grow_to(GRANULE).unwrap();
@@ -208,8 +208,8 @@ fn plain_memory_that_the_kernel_keeps_is_written_down() {
 }
 
 #[test]
-fn mapping_and_unmapping_that_the_kernel_refuses_change_nothing() {
-    alone("faults::mapping_and_unmapping_that_the_kernel_refuses_change_nothing", || {
+fn refused_mapping_changes_nothing() {
+    alone("faults::refused_mapping_changes_nothing", || {
         let host = machine();
         let handles = [create(&host, ONE, GRANULE).unwrap(), create(&host, ONE, GRANULE).unwrap()];
         let mut range = Range::new(&host, Bytes::mib(4));
@@ -238,8 +238,8 @@ fn mapping_and_unmapping_that_the_kernel_refuses_change_nothing() {
 
 /// A sandbox can refuse MAP_FIXED_NOREPLACE. A kernel before 4.17 ignores it and treats the address as a hint.
 #[test]
-fn a_kernel_that_refuses_fixed_addresses_lacks_the_feature() {
-    alone("faults::a_kernel_that_refuses_fixed_addresses_lacks_the_feature", || {
+fn refused_fixed_address_means_unsupported() {
+    alone("faults::refused_fixed_address_means_unsupported", || {
         let host = machine();
         if !refuse_with(libc::SYS_mmap, 3, libc::MAP_FIXED_NOREPLACE as u32, libc::EINVAL) {
             return;
@@ -256,8 +256,8 @@ fn a_kernel_that_refuses_fixed_addresses_lacks_the_feature() {
 }
 
 #[test]
-fn memory_whose_size_cannot_be_sealed_takes_nothing() {
-    alone("faults::memory_whose_size_cannot_be_sealed_takes_nothing", || {
+fn unsealable_memory_takes_nothing() {
+    alone("faults::unsealable_memory_takes_nothing", || {
         let host = machine();
         if !refuse(libc::SYS_fcntl, libc::EPERM) {
             return;
@@ -272,8 +272,8 @@ fn memory_whose_size_cannot_be_sealed_takes_nothing() {
 }
 
 #[test]
-fn a_descriptor_that_cannot_be_duplicated_names_the_size() {
-    alone("faults::a_descriptor_that_cannot_be_duplicated_names_the_size", || {
+fn failed_duplication_error_names_the_size() {
+    alone("faults::failed_duplication_error_names_the_size", || {
         let host = machine();
         let shareable = Properties::on(ONE).shareable();
         let handle = create_as(&host, GRANULE, shareable).unwrap();

@@ -18,7 +18,7 @@ fn pair() -> HostBackend {
 const LAST: Bytes = Bytes(GRANULE.0 - 8);
 
 #[test]
-fn copies_fills_and_patterns_wait_for_the_default_stream() {
+fn copies_and_fills_wait_for_default_stream() {
     let host = pair();
     let handles = [(); 2].map(|()| create(&host, ONE, GRANULE).unwrap());
     let mut range = Range::new(&host, Bytes::mib(4));
@@ -56,7 +56,7 @@ fn copies_fills_and_patterns_wait_for_the_default_stream() {
 
 /// The first work is much longer than the second one, and both write to the same memory.
 #[test]
-fn the_default_stream_and_blocking_streams_wait_for_each_other() {
+fn blocking_streams_and_default_stream_order() {
     let host = pair();
     let handle = create(&host, ONE, GRANULE).unwrap();
     let mut range = Range::new(&host, GRANULE);
@@ -95,7 +95,7 @@ fn the_default_stream_and_blocking_streams_wait_for_each_other() {
 
 /// Whichever stream works longer.
 #[test]
-fn a_wait_for_a_device_waits_for_each_stream() {
+fn device_wait_covers_each_stream() {
     let host = pair();
     let size = Bytes(GRANULE.0 * 2);
     let handle = create(&host, ONE, size).unwrap();
@@ -121,7 +121,7 @@ fn is_lost<T: Debug>(result: Result<T>) -> bool {
 
 /// The work writes nearly all the time, so that the memory is removed while a piece of it is written.
 #[test]
-fn unmapping_under_work_loses_the_device_and_not_the_process_or_another_device() {
+fn unmapping_under_work_loses_only_device() {
     for _ in 0..3 {
         let host = pair();
         let size = Bytes::mib(32);
@@ -188,7 +188,7 @@ fn nothing_starts_on_a_lost_device() {
 
 /// The reason names the device whose work it was, and its access.
 #[test]
-fn a_lost_device_has_the_reason_and_no_other_device_is_lost() {
+fn only_one_device_is_lost_with_reason() {
     let host = pair();
     let handle = create(&host, ONE, GRANULE).unwrap();
     let mut range = Range::new(&host, GRANULE);
@@ -224,7 +224,7 @@ fn dropped_regions(devices: &[DeviceId]) -> FaultInject<HostBackend> {
 }
 
 #[test]
-fn a_device_that_cannot_be_waited_for_keeps_its_memory_and_no_other() {
+fn failed_wait_keeps_only_that_memory() {
     let host = dropped_regions(&[ONE, TWO]);
     host.fail(0, 1);
     let error = host.deferred().collect(&host).unwrap_err();
@@ -245,7 +245,7 @@ fn a_device_that_cannot_be_waited_for_keeps_its_memory_and_no_other() {
 }
 
 #[test]
-fn memory_that_cannot_be_released_does_not_keep_the_memory_behind_it() {
+fn unreleasable_memory_does_not_keep_next() {
     let host = dropped_regions(&[ONE, ONE]);
     // The wait succeeds, and both attempts to unmap the first region fail.
     host.fail(1, 2);

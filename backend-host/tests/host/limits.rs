@@ -20,8 +20,8 @@ fn machine() -> HostBackend {
 }
 
 #[test]
-fn few_descriptors_are_enough_unless_memory_is_to_be_shared() {
-    alone("limits::few_descriptors_are_enough_unless_memory_is_to_be_shared", || {
+fn only_shared_memory_needs_descriptors() {
+    alone("limits::only_shared_memory_needs_descriptors", || {
         limit(Resource::Nofile, 32);
         let host = machine();
         let handles: Vec<_> = (0..1000).map(|_| create(&host, ONE, SMALL).unwrap()).collect();
@@ -50,8 +50,8 @@ fn few_descriptors_are_enough_unless_memory_is_to_be_shared() {
 
 /// Adjacent addresses are not adjacent in the file, so the kernel merges no mappings.
 #[test]
-fn too_many_mappings_are_an_error_that_says_so() {
-    alone("limits::too_many_mappings_are_an_error_that_says_so", || {
+fn too_many_mappings_are_a_clear_error() {
+    alone("limits::too_many_mappings_are_a_clear_error", || {
         let most: u64 =
             std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
         if most > 1 << 20 {

@@ -12,7 +12,7 @@ use gpu_vmm_testkit::FaultInject;
 /// The first of several reservations loses its addresses, and the release of the next one's memory fails. Nothing can be rolled
 /// back by then, so the region is suspended, and can be resumed.
 #[test]
-fn a_failure_after_lost_addresses_is_lost_addresses() {
+fn failure_after_lost_addresses_reports_them() {
     let backend = FaultInject::new(HostConfig::new().open().unwrap());
     let at = Placement::Exact(Address(0x2000_0000_0000));
     let mut region = Region::builder(&backend).on(ONE).reserve(GRANULE).at(at).build().unwrap();
@@ -57,7 +57,7 @@ fn assert_addresses_lost<B: Backend>(error: &Error, region: &Region<B>) {
 
 /// Nothing is mapped afterwards, so the region is suspended as before.
 #[test]
-fn a_resume_that_cannot_return_its_memory_is_reported_with_both_errors() {
+fn failed_resume_rollback_reports_both_errors() {
     let backend = FaultInject::new(HostConfig::new().open().unwrap());
     let mut region = Region::builder(&backend).on(ONE).reserve(GRANULE).build().unwrap();
     region.grow_to(GRANULE).unwrap();
@@ -72,7 +72,7 @@ fn a_resume_that_cannot_return_its_memory_is_reported_with_both_errors() {
 
 /// The memory has the region's bytes when the owner's access is reduced to reading, which fails.
 #[test]
-fn memory_of_a_resume_that_failed_is_overwritten_if_the_region_is_guarded() {
+fn failed_guarded_resume_overwrites_memory() {
     let backend = FaultInject::new(HostConfig::new().open().unwrap());
     let builder = Region::builder(&backend).on(ONE).access(ONE, Access::Read).reserve(GRANULE).guarded();
     let mut region = builder.build().unwrap();
@@ -149,7 +149,7 @@ unsafe impl SyncCalls for LostDevices {
 
 /// The work of a lost device has ended, and its contents are gone.
 #[test]
-fn memory_of_a_lost_device_is_freed_without_an_error() {
+fn lost_device_memory_is_freed_silently() {
     let host = LostDevices { host: HostConfig::new().memory(Bytes::mib(64)).open().unwrap() };
     let mut region = Region::builder(&host).reserve(Bytes(3 * GRANULE.0)).guarded().build().unwrap();
     for granules in [1, 2, 3] {
@@ -171,7 +171,7 @@ fn memory_of_a_lost_device_is_freed_without_an_error() {
 
 /// The holes of a region take no memory.
 #[test]
-fn memory_that_waits_for_a_capture_is_counted_without_holes() {
+fn deferred_memory_is_counted_without_holes() {
     let backend = FaultInject::new(HostConfig::new().open().unwrap());
     let mut region = Region::builder(&backend).on(ONE).reserve(Bytes(3 * GRANULE.0)).build().unwrap();
     for granules in [1, 2, 3] {

@@ -42,7 +42,7 @@ fn the_driver_is_the_kernel() {
 
 /// The number of this boot, which all processes of the machine read, and the device's ordinal.
 #[test]
-fn uuids_are_made_of_the_boot_and_the_ordinal() {
+fn uuid_depends_on_boot_and_ordinal() {
     let host = HostConfig::new().devices(3).open().unwrap();
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
     let boot = text.map(|text| u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap());
@@ -54,7 +54,7 @@ fn uuids_are_made_of_the_boot_and_the_ordinal() {
 }
 
 #[test]
-fn memory_of_the_host_has_a_granularity_of_its_own() {
+fn host_memory_has_its_own_granularity() {
     let granularities = |config: HostConfig| {
         let host = config.devices(2).granularity(SMALL).open().unwrap();
         [Location::Device, Location::Host].map(|location| {
@@ -68,7 +68,7 @@ fn memory_of_the_host_has_a_granularity_of_its_own() {
 }
 
 #[test]
-fn devices_without_virtual_memory_have_no_other_capability() {
+fn plain_devices_have_no_capability() {
     let host = HostConfig::new().devices(2).without_virtual_memory().open().unwrap();
     let reason = host.devices()[1].no_virtual_memory.clone().unwrap();
     assert_eq!((&*reason, &host.devices()[1].unusable), ("the host backend was opened without it", &None));
@@ -165,7 +165,7 @@ fn each_feature_has_its_answer_once() {
 }
 
 #[test]
-fn a_device_that_does_not_exist_is_refused_by_each_call_in_its_own_name() {
+fn each_call_refuses_missing_device() {
     let host = HostConfig::new().devices(2).open().unwrap();
     let none = DeviceId(2);
     let properties = Properties::on(none).shareable();
@@ -211,7 +211,7 @@ fn multicast_is_refused_with_the_capabilitys_reason() {
 
 /// A refusal has the reason that the capability has.
 #[test]
-fn other_types_and_exports_are_refused_with_the_capabilitys_reason() {
+fn unsupported_exports_have_the_capability_reason() {
     let host = HostConfig::new().memory(Bytes::mib(8)).open().unwrap();
     let plain = Properties::on(ONE);
     let reason = |error: Error| match error.detail() {

@@ -14,7 +14,7 @@ fn machine(memory: Bytes) -> HostBackend {
 }
 
 #[test]
-fn fresh_memory_reads_as_zero_also_where_other_memory_was() {
+fn fresh_memory_reads_as_zero() {
     let host = machine(Bytes::mib(8));
     let mut range = Range::new(&host, Bytes::mib(8));
     for round in 0..6 {
@@ -30,7 +30,7 @@ fn fresh_memory_reads_as_zero_also_where_other_memory_was() {
 }
 
 #[test]
-fn a_pinned_store_larger_than_the_machine_is_refused_before_anything_is_pinned() {
+fn oversized_pinned_store_pins_nothing() {
     let host = FaultInject::new(machine(Bytes::mib(64)));
     let much = Bytes::gib(1 << 30);
     host.fail_calls(&[Operation::PinMemory]);
@@ -43,7 +43,7 @@ fn a_pinned_store_larger_than_the_machine_is_refused_before_anything_is_pinned()
 
 /// Memory of the host can need addresses at larger multiples than memory of its device.
 #[test]
-fn contents_are_written_and_read_at_addresses_that_suit_the_memory() {
+fn contents_are_copied_at_aligned_addresses() {
     let large = Bytes::mib(64);
     let host = HostConfig::new().memory(Bytes::mib(256)).host_granularity(large).open().unwrap();
     let properties = Properties::on(ONE).located(Location::Host);
@@ -61,7 +61,7 @@ fn contents_are_written_and_read_at_addresses_that_suit_the_memory() {
 
 /// Memory of a guarded region is mapped once more to be overwritten, at an address that suits it too.
 #[test]
-fn memory_is_overwritten_at_addresses_that_suit_it() {
+fn memory_is_overwritten_at_aligned_addresses() {
     let large = Bytes::mib(64);
     let host = HostConfig::new().memory(Bytes::mib(256)).host_granularity(large).open().unwrap();
     let pages = PageList::new(&host, large, Properties::on(ONE).located(Location::Host), large).unwrap();
@@ -81,7 +81,7 @@ fn memory_is_overwritten_at_addresses_that_suit_it() {
 }
 
 #[test]
-fn a_size_that_is_no_multiple_of_the_granularity_is_refused() {
+fn unaligned_size_is_refused() {
     let host = machine(Bytes::mib(8));
     let error = create(&host, ONE, GRANULE + SMALL).unwrap_err();
     assert_eq!(error.driver_error().unwrap().name, "EINVAL", "{error}");
@@ -111,7 +111,7 @@ fn a_hundred_thousand_handles() {
 }
 
 #[test]
-fn a_hundred_thousand_mappings_of_handles_created_in_a_row() {
+fn a_hundred_thousand_mappings_in_a_row() {
     let count = 100_000;
     let host = HostConfig::new().granularity(SMALL).memory(Bytes(SMALL.0 * count)).open().unwrap();
     let handles: Vec<_> = (0..count).map(|_| create(&host, ONE, SMALL).unwrap()).collect();
@@ -129,7 +129,7 @@ fn a_hundred_thousand_mappings_of_handles_created_in_a_row() {
 }
 
 #[test]
-fn a_store_that_is_page_locked_in_several_pieces_keeps_all_bytes() {
+fn pinned_pieces_keep_all_bytes() {
     // More than is page-locked in one call.
     let size = Bytes::mib(256) + GRANULE;
     let host = HostConfig::new().memory(Bytes::gib(1)).open().unwrap();
@@ -157,7 +157,7 @@ fn what_is_mapped_can_be_shown() {
 }
 
 #[test]
-fn a_ring_has_a_thread_for_each_core_up_to_sixteen() {
+fn ring_has_at_most_sixteen_threads() {
     let cores = std::thread::available_parallelism().unwrap().get();
     assert_eq!(StagingRing::<HostBackend>::threads(), cores.min(16));
 }

@@ -31,7 +31,7 @@ fn check(region: &Region<HostBackend>) {
 }
 
 #[test]
-fn without_peers_the_bytes_go_through_the_host() {
+fn without_peers_bytes_go_through_host() {
     let host = machine(&HostConfig::new().without_peers());
     let mut region = filled(&host, Properties::on(ONE));
     let moved = region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap();
@@ -41,7 +41,7 @@ fn without_peers_the_bytes_go_through_the_host() {
 }
 
 #[test]
-fn memory_of_two_devices_goes_to_a_third() {
+fn memory_of_two_devices_moves_together() {
     let host = machine(&HostConfig::new());
     let mut region = Region::builder(&host).on(ONE).reserve(SMALL + SMALL).build().unwrap();
     region.grow_to(SMALL).unwrap();
@@ -58,7 +58,7 @@ fn memory_of_two_devices_goes_to_a_third() {
 }
 
 #[test]
-fn a_peer_that_could_not_reach_the_new_memory_is_in_the_way() {
+fn move_is_refused_for_unreachable_peer() {
     let host = machine(&HostConfig::new().without_peers());
     // Every device can access host memory, so the region can be open to a device that is no peer.
     let properties = Properties::on(ONE).located(Location::Host);
@@ -80,7 +80,7 @@ fn a_peer_that_could_not_reach_the_new_memory_is_in_the_way() {
 /// The memory of future growth counts too: a region with access for another device does not move to a device whose memory that
 /// one cannot access.
 #[test]
-fn a_region_does_not_move_out_of_the_reach_of_a_peer() {
+fn move_keeps_the_reach_of_peers() {
     let host = FaultInject::new(machine(&HostConfig::new()));
     host.hide_memory(TWO, true);
     let builder = Region::builder(&host).on(ONE).reserve(SMALL);
@@ -111,7 +111,7 @@ fn a_suspended_region_does_not_move() {
 
 /// Only the error of a suspend names the call that leaves the memory where it is.
 #[test]
-fn memory_that_a_clone_holds_is_reported_with_what_each_call_can_do() {
+fn cloned_memory_error_names_possible_calls() {
     let host = machine(&HostConfig::new());
     let mut region = filled(&host, Properties::on(ONE));
     let held = region.mapping_at(SMALL).map(|mapping| mapping.memory.clone());

@@ -45,7 +45,7 @@ fn region<B: gpu_vmm_core::Backend>(host: &B) -> Region<B> {
 }
 
 #[test]
-fn a_panic_before_a_change_is_the_reason_of_the_refusal() {
+fn observer_panic_is_the_refusals_reason() {
     let host = HostConfig::new().open().unwrap();
     let mut region: Region<HostBackend> = region(&host);
     region.on_backing_change(Noting(Seen::default(), Some("no time")));
@@ -62,7 +62,7 @@ fn a_panic_before_a_change_is_the_reason_of_the_refusal() {
 }
 
 #[test]
-fn a_region_is_shown_with_the_number_of_its_observers() {
+fn region_text_has_its_observer_count() {
     let host = HostConfig::new().open().unwrap();
     let mut region = region(&host);
     assert!(format!("{region:?}").contains("0 observers"));
@@ -75,7 +75,7 @@ fn a_region_is_shown_with_the_number_of_its_observers() {
 
 /// A panic in the middle of an operation leaves the memory in an unknown state, and the observer receives that outcome.
 #[test]
-fn an_operation_that_panics_is_reported_as_poisoned() {
+fn panicking_operation_is_reported_as_poisoned() {
     let host = FaultInject::new(HostConfig::new().open().unwrap());
     let mut region = region(&host);
     let noting = Noting::default();
@@ -92,7 +92,7 @@ fn an_operation_that_panics_is_reported_as_poisoned() {
 
 /// Adjacent mappings are one part, and the part behind a hole is another.
 #[test]
-fn the_end_of_a_region_is_announced_in_runs_without_a_hole() {
+fn region_end_is_announced_in_runs() {
     let host = HostConfig::new().open().unwrap();
     let mut region = region(&host);
     let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(ONE)).unwrap();
@@ -109,7 +109,7 @@ fn the_end_of_a_region_is_announced_in_runs_without_a_hole() {
 
 /// The new mapping is inside the one that it replaces, and all of the latter changes.
 #[test]
-fn a_mapping_that_a_smaller_one_replaces_is_reported_as_a_whole() {
+fn replaced_mapping_is_reported_whole() {
     let host = HostConfig::new().open().unwrap();
     let mut region: Region<HostBackend> =
         Region::builder(&host).reserve(Bytes(4 * GRANULE.0)).build().unwrap();
@@ -125,7 +125,7 @@ fn a_mapping_that_a_smaller_one_replaces_is_reported_as_a_whole() {
 
 /// Memory that another holder keeps is mapped again too.
 #[test]
-fn a_resume_is_announced_with_the_memory_that_others_hold() {
+fn resume_announcement_includes_shared_memory() {
     let host = HostConfig::new().open().unwrap();
     let mut region: Region<HostBackend> = region(&host);
     let _held = region.mapping_at(GRANULE).unwrap().memory.clone();

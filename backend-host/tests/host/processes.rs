@@ -38,8 +38,8 @@ fn assert_forked<T: std::fmt::Debug>(result: Result<T, Error>) {
 
 /// The forked child is a process of its own: what it has opened works there, and not in its own child.
 #[test]
-fn the_child_of_a_forked_child_is_refused_too() {
-    alone("processes::the_child_of_a_forked_child_is_refused_too", || {
+fn grandchild_process_is_refused_too() {
+    alone("processes::grandchild_process_is_refused_too", || {
         let host = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
         in_fork(|| {
             let own = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
@@ -55,8 +55,8 @@ fn the_child_of_a_forked_child_is_refused_too() {
 }
 
 #[test]
-fn a_forked_child_is_told_and_changes_nothing() {
-    alone("processes::a_forked_child_is_told_and_changes_nothing", || {
+fn forked_child_is_refused_without_change() {
+    alone("processes::forked_child_is_refused_without_change", || {
         let host = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
         let handle = create(&host, ONE, GRANULE).unwrap();
         let shared = create_as(&host, GRANULE, Properties::on(ONE).shareable()).unwrap();
@@ -117,8 +117,8 @@ fn a_forked_child_is_told_and_changes_nothing() {
 }
 
 #[test]
-fn a_forked_child_can_open_a_backend_of_its_own() {
-    alone("processes::a_forked_child_can_open_a_backend_of_its_own", || {
+fn forked_child_can_open_own_backend() {
+    alone("processes::forked_child_can_open_own_backend", || {
         let _parents = HostConfig::new().open().unwrap();
         in_fork(|| {
             let host = HostConfig::new().memory(Bytes::mib(8)).open().unwrap();

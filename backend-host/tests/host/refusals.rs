@@ -49,7 +49,7 @@ fn assert_refused<T>(answer: Result<T>, operation: Operation, detail: &Detail) {
 }
 
 #[test]
-fn a_mapping_in_the_way_is_named_as_a_whole() {
+fn overlapped_mapping_is_named_whole() {
     let host = HostConfig::new().open().unwrap();
     let mut region = region(&host, &[(2, 2), (5, 1)]);
     let in_the_way = |asked, mapping| Detail::AlreadyMapped { range: asked, mapping };
@@ -78,7 +78,7 @@ fn a_mapping_in_the_way_is_named_as_a_whole() {
 }
 
 #[test]
-fn a_hole_is_reported_with_the_mapped_size_and_the_end() {
+fn hole_error_has_size_and_end() {
     let host = HostConfig::new().open().unwrap();
     let mut region = region(&host, &[(0, 1), (1, 1), (3, 1)]);
     let hole =
@@ -88,7 +88,7 @@ fn a_hole_is_reported_with_the_mapped_size_and_the_end() {
 }
 
 #[test]
-fn a_mapping_that_is_cut_is_named_as_a_whole() {
+fn cut_mapping_is_named_whole() {
     let host = HostConfig::new().open().unwrap();
     let mut region = region(&host, &[(0, 3), (3, 2)]);
     for (asked, mapping) in
@@ -100,7 +100,7 @@ fn a_mapping_that_is_cut_is_named_as_a_whole() {
 }
 
 #[test]
-fn a_sum_that_overflows_is_reported_with_both_numbers() {
+fn overflow_error_has_both_numbers() {
     let host = HostConfig::new().open().unwrap();
     let high = u64::MAX - GRANULE.0 + 1;
     let overflow = |length| Detail::Overflow { base: high, length };
@@ -114,7 +114,7 @@ fn a_sum_that_overflows_is_reported_with_both_numbers() {
 }
 
 #[test]
-fn shrinking_behind_the_end_is_reported_with_the_end() {
+fn shrink_error_has_the_end() {
     let host = HostConfig::new().open().unwrap();
     let mut region = region(&host, &[(0, 2)]);
     let behind = Detail::OutOfRange { range: range(0, 3), limit: granules(2) };
@@ -124,7 +124,7 @@ fn shrinking_behind_the_end_is_reported_with_the_end() {
 }
 
 #[test]
-fn memory_that_would_cross_the_end_of_the_reservation_is_reported_with_that_border() {
+fn crossing_error_has_the_reservations_border() {
     let host = HostConfig::new().open().unwrap();
     let mut region = region(&host, &[]);
     region.grow_to(granules(7)).unwrap();
@@ -134,7 +134,7 @@ fn memory_that_would_cross_the_end_of_the_reservation_is_reported_with_that_bord
 }
 
 #[test]
-fn the_guard_that_stops_growth_is_reported_with_its_first_address() {
+fn growth_error_has_the_guards_address() {
     let host = HostConfig::new().open().unwrap();
     let mut region = Region::builder(&host).reserve(granules(2)).guard(granules(3)).build().unwrap();
     let guarded = Detail::Guarded { end: region.range().end(), guard: granules(3) };
@@ -142,7 +142,7 @@ fn the_guard_that_stops_growth_is_reported_with_its_first_address() {
 }
 
 #[test]
-fn access_that_differs_is_reported_with_both_levels() {
+fn differing_access_error_has_both_levels() {
     let host = HostConfig::new().devices(2).open().unwrap();
     let mut whole = region(&host, &[(0, 2)]);
     let mut halves = region(&host, &[(3, 1), (4, 1)]);
@@ -154,7 +154,7 @@ fn access_that_differs_is_reported_with_both_levels() {
 }
 
 #[test]
-fn a_swap_of_whole_regions_needs_both_active_and_enough_addresses() {
+fn whole_swap_needs_active_fitting_regions() {
     let host = HostConfig::new().open().unwrap();
     let mut large = region(&host, &[(0, 4)]);
     let mut small = Region::builder(&host).reserve(granules(2)).build().unwrap();
@@ -170,7 +170,7 @@ fn a_swap_of_whole_regions_needs_both_active_and_enough_addresses() {
 }
 
 #[test]
-fn a_layout_beyond_the_address_space_is_reported_with_its_end() {
+fn layout_overflow_error_has_its_end() {
     let host = HostConfig::new().open().unwrap();
     let mut region = region(&host, &[]);
     let wanted = |offset| [MappedMemory { offset, memory: memory(&host, 2), access: AccessMap::NONE }];
@@ -184,7 +184,7 @@ fn a_layout_beyond_the_address_space_is_reported_with_its_end() {
 }
 
 #[test]
-fn elements_that_do_not_fit_are_reported_with_their_count() {
+fn oversized_elements_error_has_the_count() {
     let host = HostConfig::new().open().unwrap();
     let mut numbers = DeviceVec::<u32, _>::from_slice(&host, ONE, &[1, 2, 3]).unwrap();
     let many = |count| Detail::TooManyElements { count, element: 4 };
@@ -200,7 +200,7 @@ fn elements_that_do_not_fit_are_reported_with_their_count() {
 
 /// Two machines are two backends, and their numbers are all that tells them apart.
 #[test]
-fn memory_of_another_machine_is_refused_with_the_numbers_of_both() {
+fn foreign_memory_error_has_both_numbers() {
     let (ours, theirs) = (HostConfig::new().open().unwrap(), HostConfig::new().open().unwrap());
     let mut region = region(&ours, &[]);
     let named = |host: &HostBackend| format!("host backend {}", host.instance().number());
@@ -210,7 +210,7 @@ fn memory_of_another_machine_is_refused_with_the_numbers_of_both() {
 }
 
 #[test]
-fn a_bank_that_does_not_exist_is_reported_with_those_that_do() {
+fn missing_bank_error_lists_existing_banks() {
     let host = HostConfig::new().open().unwrap();
     let mut banked = BankedRegion::build(Region::builder(&host).reserve(GRANULE)).unwrap();
     let banks = [(); 3].map(|()| banked.add_bank(GRANULE).unwrap());
@@ -228,7 +228,7 @@ fn a_bank_that_does_not_exist_is_reported_with_those_that_do() {
 
 /// Both errors are the cause, the range is that of the mapping, and no call takes it for free or mapped.
 #[test]
-fn a_poisoned_mapping_is_reported_with_its_range_and_both_errors() {
+fn poisoned_mapping_has_range_and_errors() {
     let host = FaultInject::new(HostConfig::new().open().unwrap());
     let mut region = Region::builder(&host).reserve(granules(4)).guarded().build().unwrap();
     region.grow_to(granules(1)).unwrap();
@@ -263,7 +263,7 @@ fn a_poisoned_mapping_is_reported_with_its_range_and_both_errors() {
 
 /// The first mapping is removed, the second cannot be removed, and the first cannot be mapped again.
 #[test]
-fn a_mapping_that_could_not_be_restored_is_reported_with_both_errors() {
+fn unrestored_mapping_reports_both_errors() {
     let host = FaultInject::new(HostConfig::new().unmapping_singly().open().unwrap());
     let mut region = Region::builder(&host).reserve(granules(4)).build().unwrap();
     for end in [1, 2] {
@@ -286,7 +286,7 @@ fn a_mapping_that_could_not_be_restored_is_reported_with_both_errors() {
 
 /// The core refuses most of these calls itself; programs that call a backend alone see its own errors.
 #[test]
-fn the_backends_own_refusals_have_the_errno_and_what_is_wrong() {
+fn backend_refusals_have_errno_and_reason() {
     let host = HostConfig::new().devices(2).memory(granules(4)).open().unwrap();
     let refused = |answer: Result<()>, errno: &str, parts: &[&str]| {
         let error = answer.unwrap_err();

@@ -26,7 +26,7 @@ fn import(host: &HostBackend, fd: impl AsFd, size: Bytes) -> Result<HostHandle> 
 
 /// The check is the core's, so that it is the same for all drivers.
 #[test]
-fn handles_of_another_system_are_refused_for_the_reason_that_the_capability_tells() {
+fn foreign_handle_types_have_capability_reason() {
     let host = machine();
     let told = host.capabilities(ONE).unwrap();
     let told = told.iter().find(|one| one.feature == Feature::Win32Handle).unwrap();
@@ -51,7 +51,7 @@ fn handles_of_another_system_are_refused_for_the_reason_that_the_capability_tell
 }
 
 #[test]
-fn the_size_of_exported_memory_cannot_be_changed() {
+fn exported_memory_size_is_fixed() {
     let fd = create_as(&machine(), GRANULE, SHARED).unwrap().export().unwrap();
     for size in [0, GRANULE.0 * 2] {
         assert_eq!(rustix::fs::ftruncate(&fd, size), Err(rustix::io::Errno::PERM));
@@ -60,7 +60,7 @@ fn the_size_of_exported_memory_cannot_be_changed() {
 
 /// The seals are sealed too: memory that could be sealed against writing could not be mapped for writing any more.
 #[test]
-fn no_seal_can_be_added_and_none_may_be_missing() {
+fn imported_seals_must_match_exactly() {
     let host = machine();
     let fd = create_as(&host, GRANULE, SHARED).unwrap().export().unwrap();
     assert_eq!(fcntl_add_seals(&fd, SealFlags::WRITE), Err(rustix::io::Errno::PERM));
@@ -77,7 +77,7 @@ fn no_seal_can_be_added_and_none_may_be_missing() {
 
 /// Host memory has none of the flags, however it was asked for.
 #[test]
-fn memory_has_no_flags_that_the_host_cannot_grant() {
+fn memory_has_no_unsupported_flags() {
     let (exporter, importer) = (machine(), machine());
     let asked = SHARED.compressible().remote_dma();
     let created = create_as(&exporter, GRANULE, asked).unwrap();
@@ -88,8 +88,8 @@ fn memory_has_no_flags_that_the_host_cannot_grant() {
 }
 
 #[test]
-fn descriptors_are_closed_on_exec_and_are_no_standard_streams() {
-    alone("sharing::descriptors_are_closed_on_exec_and_are_no_standard_streams", || {
+fn descriptors_close_on_exec_above_two() {
+    alone("sharing::descriptors_close_on_exec_above_two", || {
         let host = machine();
         let handle = create_as(&host, GRANULE, SHARED).unwrap();
         let files = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());

@@ -127,7 +127,7 @@ fn zeros_beside_other_contents() {
 }
 
 #[test]
-fn what_does_not_fit_the_target_is_refused_with_the_place() {
+fn unfit_snapshot_is_refused_with_place() {
     for (hole, alias, read_only) in [(true, false, false), (false, true, false), (false, false, true)] {
         let case = Case::new();
         let half = Bytes::mib(1);
@@ -231,7 +231,7 @@ fn memory_that_is_of_another_unit_there() {
 
 /// A region of the device's memory in which host memory is mapped too. The target maps host memory in larger units.
 #[test]
-fn host_memory_in_a_region_of_the_devices() {
+fn host_memory_in_a_device_region() {
     const COARSE: Bytes = Bytes::mib(4);
     let case = Case::new();
     let mut region = case.region(&machine(LARGE), LARGE, COARSE + COARSE);
@@ -250,7 +250,7 @@ fn host_memory_in_a_region_of_the_devices() {
 
 /// A plan counts no host memory as the device's. The host backend takes both from one amount, so that the restore fails later.
 #[test]
-fn host_memory_takes_no_room_on_the_device() {
+fn host_memory_takes_no_device_memory() {
     let case = Case::new();
     let source = HostConfig::new().memory(Bytes::mib(80)).open().unwrap();
     let half = Bytes::mib(40);
@@ -265,7 +265,7 @@ fn host_memory_takes_no_room_on_the_device() {
 
 /// The region has memory of the device, and grows by host memory, which the target maps in larger units.
 #[test]
-fn memory_in_a_region_that_grows_by_larger_units() {
+fn memory_in_region_with_larger_units() {
     const COARSE: Bytes = Bytes::mib(4);
     let case = Case::new();
     let source = machine(LARGE);
@@ -283,7 +283,7 @@ fn memory_in_a_region_that_grows_by_larger_units() {
 }
 
 #[test]
-fn a_snapshot_names_its_machine_and_the_time_in_seconds() {
+fn snapshot_names_machine_and_time() {
     let case = Case::new();
     let host = machine(LARGE);
     let file = case.save(vec![case.region(&host, Bytes(0), LARGE)]);
@@ -309,7 +309,7 @@ const COPY_AND_RELEASE: &[Operation] = &[
 ];
 
 #[test]
-fn a_copy_and_a_release_that_fail_are_both_reported() {
+fn failed_copy_and_release_are_reported() {
     let case = Case::new();
     let host = FaultInject::new(machine(LARGE));
     let ring = StagingRing::new(&host, 1, Bytes::kib(100)).unwrap();

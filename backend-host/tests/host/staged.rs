@@ -39,7 +39,7 @@ fn two_devices() -> HostConfig {
 
 /// A copy that was queued ends before the memory or the buffer is used for something else, whatever the next one answers.
 #[test]
-fn the_first_error_of_copies_is_returned_when_every_stream_has_finished() {
+fn first_copy_error_follows_all_streams() {
     type Step = fn(&mut Region<Faulty>, &BackingStore<Faulty>) -> Result<()>;
     let steps: [(Operation, &[Operation], &[Operation], Step); 2] = [
         (
@@ -89,7 +89,7 @@ fn each_call_fails(backend: &Faulty, mut step: impl FnMut() -> Result<()>) {
 
 /// A ring of one thread has queued two copies when the last one is queued.
 #[test]
-fn the_error_of_each_copy_through_a_ring_is_returned() {
+fn each_failed_ring_copy_is_reported() {
     let backend = FaultInject::new(two_devices().open().unwrap());
     let ring = || StagingRing::new(&backend, 1, Bytes(GRANULE.0 / 2)).unwrap();
     let store = BackingStore::pageable(ring());
@@ -103,8 +103,8 @@ fn the_error_of_each_copy_through_a_ring_is_returned() {
 }
 
 #[test]
-fn contents_that_the_disk_does_not_accept_are_an_error_and_the_region_keeps_them() {
-    alone("staged::contents_that_the_disk_does_not_accept_are_an_error_and_the_region_keeps_them", || {
+fn disk_error_keeps_the_regions_contents() {
+    alone("staged::disk_error_keeps_the_regions_contents", || {
         let host = two_devices().open().unwrap();
         let mut region = region(&host);
         // Chunks that are no multiple of a page go through the page cache, and are not on the disk yet.

@@ -13,7 +13,7 @@ fn machine() -> HostBackend {
 }
 
 #[test]
-fn the_pattern_is_the_cores_and_wrong_words_are_counted() {
+fn core_pattern_counts_wrong_words() {
     let host = machine();
     let mut range = Range::new(&host, Bytes::mib(4));
     let handles = [create(&host, ONE, GRANULE).unwrap(), create(&host, ONE, GRANULE).unwrap()];
@@ -34,7 +34,7 @@ fn the_pattern_is_the_cores_and_wrong_words_are_counted() {
 
 /// Work in flight writes in pieces, of which the last is shorter.
 #[test]
-fn work_in_flight_writes_its_own_bytes_alone() {
+fn work_writes_only_its_bytes() {
     let host = machine();
     let mut range = Range::new(&host, GRANULE);
     let handle = create(&host, ONE, GRANULE).unwrap();
@@ -86,7 +86,7 @@ fn the_pattern_keeps_to_access_and_alignment() {
 }
 
 #[test]
-fn plain_allocations_count_and_belong_to_their_device() {
+fn plain_allocations_belong_to_their_device() {
     let host = machine();
     let page = Bytes(rustix::param::page_size() as u64);
     let at = host.allocate_plain(ONE, Bytes::mib(3) + Bytes(1)).unwrap();

@@ -36,7 +36,7 @@ fn one_more_than_16_granules(host: &HostBackend) -> DeviceVec<u8, HostBackend> {
 }
 
 #[test]
-fn a_full_vector_grows_by_an_eighth_in_place_and_by_half_with_copies() {
+fn vector_growth_steps_depend_on_copies() {
     let in_place = one_more_than_16_granules(&HostConfig::new().open().unwrap());
     assert_eq!(in_place.region().end(), Bytes(18 * GRANULE.0));
     let copied = one_more_than_16_granules(&HostConfig::new().without_virtual_memory().open().unwrap());
@@ -45,7 +45,7 @@ fn a_full_vector_grows_by_an_eighth_in_place_and_by_half_with_copies() {
 }
 
 #[test]
-fn a_vector_whose_move_is_refused_asks_its_observers_once() {
+fn refused_vector_move_asks_observers_once() {
     let host = HostConfig::new().open().unwrap();
     let builder = Region::builder(&host).reserve(Bytes(16 * GRANULE.0)).guarded();
     let mut bytes = DeviceVec::<u8, _>::build(builder).unwrap().movable();
@@ -63,7 +63,7 @@ fn a_vector_whose_move_is_refused_asks_its_observers_once() {
 
 /// A step that is no larger than what is needed is not tried again.
 #[test]
-fn the_first_step_of_a_vector_is_tried_once() {
+fn first_vector_step_is_tried_once() {
     let host = FaultInject::new(HostConfig::new().open().unwrap());
     let mut bytes = DeviceVec::<u8, _>::build(Region::builder(&host).reserve(GRANULE)).unwrap();
     host.fail(0, u64::MAX);
@@ -73,7 +73,7 @@ fn the_first_step_of_a_vector_is_tried_once() {
 }
 
 #[test]
-fn no_elements_are_added_to_a_suspended_vector() {
+fn suspended_vector_takes_no_elements() {
     let host = HostConfig::new().open().unwrap();
     let mut numbers = DeviceVec::from_slice(&host, ONE, &[1_u32, 2]).unwrap();
     let store = BackingStore::pinned(&host, GRANULE).unwrap();
@@ -85,7 +85,7 @@ fn no_elements_are_added_to_a_suspended_vector() {
 }
 
 #[test]
-fn a_pointer_is_shown_with_its_type_and_address() {
+fn pointer_text_has_type_and_address() {
     let host = HostConfig::new().open().unwrap();
     let numbers = DeviceVec::from_slice(&host, ONE, &[1_u32]).unwrap();
     let pointer = numbers.as_device_ptr();
@@ -93,7 +93,7 @@ fn a_pointer_is_shown_with_its_type_and_address() {
 }
 
 #[test]
-fn a_region_with_banks_needs_virtual_memory_before_its_first_bank() {
+fn banked_region_needs_virtual_memory() {
     let host = HostConfig::new().without_virtual_memory().open().unwrap();
     let error = BankedRegion::build(Region::builder(&host).reserve(GRANULE)).unwrap_err();
     assert_eq!(error.operation(), Operation::AddBank);
@@ -101,7 +101,7 @@ fn a_region_with_banks_needs_virtual_memory_before_its_first_bank() {
 }
 
 #[test]
-fn an_observer_of_a_region_with_banks_is_removed_once() {
+fn bank_observer_is_removed_once() {
     let host = HostConfig::new().open().unwrap();
     let mut banked = BankedRegion::build(Region::builder(&host).reserve(GRANULE)).unwrap();
     let bank = banked.add_bank(GRANULE).unwrap();
@@ -115,7 +115,7 @@ fn an_observer_of_a_region_with_banks_is_removed_once() {
 }
 
 #[test]
-fn a_bank_larger_than_the_addresses_takes_no_memory() {
+fn oversized_bank_takes_no_memory() {
     let host = FaultInject::new(HostConfig::new().open().unwrap());
     let mut banked = BankedRegion::build(Region::builder(&host).reserve(GRANULE)).unwrap();
     let error = banked.add_bank(GRANULE + Bytes(1)).unwrap_err();
@@ -126,7 +126,7 @@ fn a_bank_larger_than_the_addresses_takes_no_memory() {
 
 /// One call fills the memory, whatever the byte. Other elements are copied.
 #[test]
-fn new_elements_of_equal_bytes_are_filled_by_one_call() {
+fn equal_elements_are_filled_at_once() {
     let host = FaultInject::new(HostConfig::new().open().unwrap());
     let mut numbers = DeviceVec::<u16, _>::build(Region::builder(&host).reserve(GRANULE)).unwrap();
     for (length, value, fills) in [(3, 0x0707, 1), (5, 0, 2), (6, 0x0708, 2)] {
@@ -137,7 +137,7 @@ fn new_elements_of_equal_bytes_are_filled_by_one_call() {
 }
 
 #[test]
-fn a_vector_that_ends_with_a_mapping_keeps_none_behind_it() {
+fn vector_shrinks_to_its_last_mapping() {
     let host = HostConfig::new().open().unwrap();
     let mut bytes = DeviceVec::build(Region::builder(&host).reserve(Bytes(4 * GRANULE.0))).unwrap();
     for granules in [1, 2, 3] {

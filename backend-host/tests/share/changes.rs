@@ -47,7 +47,7 @@ fn wall<B: Backend>(region: &Region<B>) -> Region<B> {
 }
 
 #[test]
-fn growth_beyond_the_reservation_extends_it_by_what_is_needed() {
+fn growth_extends_reservation_as_needed() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
     let (mut exporter, mut imported) = shared(&region, &ImportOptions::new().at(far(1)), &there);
@@ -61,7 +61,7 @@ fn growth_beyond_the_reservation_extends_it_by_what_is_needed() {
 }
 
 #[test]
-fn a_mapping_across_two_reservations_moves_if_it_may() {
+fn mapping_across_border_moves_if_allowed() {
     let (here, there) = (machine(), machine());
     let mut region = empty(&here);
     put(&mut region, 0, &piece(&here, ONE, 1), 1);
@@ -86,7 +86,7 @@ fn a_mapping_across_two_reservations_moves_if_it_may() {
 }
 
 #[test]
-fn other_memory_in_the_same_place_follows_and_what_stays_is_not_touched() {
+fn replaced_memory_follows_without_touching_rest() {
     let (here, there) = (machine(), FaultInject::new(machine()));
     let mut region = full(&here);
     let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
@@ -102,7 +102,7 @@ fn other_memory_in_the_same_place_follows_and_what_stays_is_not_touched() {
 }
 
 #[test]
-fn a_move_of_the_exporter_changes_nothing_but_what_it_tells() {
+fn exporter_move_changes_only_the_base() {
     let (here, there) = (machine(), FaultInject::new(machine()));
     let mut region = Region::builder(&here)
         .memory(Properties::on(ONE).shareable())
@@ -125,7 +125,7 @@ fn a_move_of_the_exporter_changes_nothing_but_what_it_tells() {
 }
 
 #[test]
-fn what_is_as_it_was_is_not_published() {
+fn unchanged_region_is_not_published() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
     let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
@@ -164,7 +164,7 @@ fn several_changes_are_applied_as_one() {
 }
 
 #[test]
-fn the_exporter_can_wait_for_no_more_than_it_wants() {
+fn exporter_waits_within_its_limit() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
     let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
@@ -193,7 +193,7 @@ fn waits_for_the_next_answer<B: Backend>(exporter: &mut Exporter<B>, imported: &
 }
 
 #[test]
-fn the_exporter_waits_for_the_change_that_it_published_last() {
+fn exporter_waits_for_its_last_change() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
     let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
@@ -207,7 +207,7 @@ fn the_exporter_waits_for_the_change_that_it_published_last() {
 }
 
 #[test]
-fn an_answer_to_an_older_change_is_none_to_the_newest() {
+fn older_answer_does_not_count() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
     let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
@@ -221,7 +221,7 @@ fn an_answer_to_an_older_change_is_none_to_the_newest() {
 }
 
 #[test]
-fn memory_of_a_larger_granularity_moves_the_region_if_it_may() {
+fn larger_granularity_moves_region_if_allowed() {
     let coarse = || {
         let config = HostConfig::new().devices(2).memory(Bytes::mib(64));
         config.granularity(UNIT).host_granularity(units(4)).open().unwrap()
@@ -245,7 +245,7 @@ fn memory_of_a_larger_granularity_moves_the_region_if_it_may() {
 }
 
 #[test]
-fn what_is_mapped_by_hand_is_put_right_by_the_next_change() {
+fn next_change_corrects_manual_mappings() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
     let (mut exporter, mut imported) = shared(&region, &ImportOptions::new().reserve(units(32)), &there);
@@ -258,7 +258,7 @@ fn what_is_mapped_by_hand_is_put_right_by_the_next_change() {
 
 /// The exporter reads no answer for a while. The newest one is what it needs then.
 #[test]
-fn an_answer_for_which_there_is_no_room_is_sent_later() {
+fn blocked_answer_is_sent_later() {
     const LAST: u64 = 40;
     let wait = Duration::from_millis(5);
     let host = machine();

@@ -16,7 +16,7 @@ fn a_driver_without_dma_bufs_says_why() {
 }
 
 #[test]
-fn a_part_with_a_hole_or_half_a_mapping_never_reaches_the_driver() {
+fn invalid_dma_buf_part_makes_no_call() {
     let host = FaultInject::new(machine());
     let region = full(&host);
     host.fail(u64::MAX, 0);
@@ -44,7 +44,7 @@ fn a_part_with_a_hole_or_half_a_mapping_never_reaches_the_driver() {
 }
 
 #[test]
-fn a_run_that_the_driver_refuses_is_asked_for_one_mapping_at_a_time() {
+fn refused_run_is_split_by_mapping() {
     let host = FaultInject::new(machine());
     let mut region = empty(&host);
     for at in 0..3 {

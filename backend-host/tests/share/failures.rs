@@ -21,8 +21,8 @@ fn single() -> HostBackend {
 }
 
 #[test]
-fn a_region_that_cannot_be_taken_in_leaves_nothing_behind() {
-    alone("failures::a_region_that_cannot_be_taken_in_leaves_nothing_behind", || {
+fn failed_region_import_leaves_nothing() {
+    alone("failures::failed_region_import_leaves_nothing", || {
         for partly in [false, true] {
             let (here, there) = (machine(), FaultInject::new(machine()));
             there.set_access_though_failing(partly);
@@ -108,8 +108,8 @@ fn each_call_fails(
 }
 
 #[test]
-fn a_change_that_cannot_be_applied_leaves_the_region_as_it_was() {
-    alone("failures::a_change_that_cannot_be_applied_leaves_the_region_as_it_was", || {
+fn failed_change_keeps_the_region() {
+    alone("failures::failed_change_keeps_the_region", || {
         for host in [machine(), single()] {
             for partly in [false, true] {
                 let there = FaultInject::new(host.clone());
@@ -124,8 +124,8 @@ fn a_change_that_cannot_be_applied_leaves_the_region_as_it_was() {
 }
 
 #[test]
-fn a_change_that_cannot_be_applied_elsewhere_leaves_the_region_as_it_was() {
-    alone("failures::a_change_that_cannot_be_applied_elsewhere_leaves_the_region_as_it_was", || {
+fn failed_relocation_keeps_the_region() {
+    alone("failures::failed_relocation_keeps_the_region", || {
         let there = FaultInject::new(machine());
         let Placement::Exact(at) = far(7) else { unreachable!() };
         let behind = Placement::Exact(at.checked_add(units(8)).unwrap());
@@ -158,8 +158,8 @@ fn a_change_that_cannot_be_applied_elsewhere_leaves_the_region_as_it_was() {
 }
 
 #[test]
-fn what_cannot_be_undone_is_out_of_use_and_nothing_else() {
-    alone("failures::what_cannot_be_undone_is_out_of_use_and_nothing_else", || {
+fn failed_rollback_poisons_only_its_part() {
+    alone("failures::failed_rollback_poisons_only_its_part", || {
         let there = FaultInject::new(machine());
         let before = Left::now(&there);
         // A call and the one that rolls it back, or it and all that follow.
@@ -197,7 +197,7 @@ fn what_cannot_be_undone_is_out_of_use_and_nothing_else() {
 }
 
 #[test]
-fn memory_that_cannot_be_exported_is_published_later() {
+fn failed_export_is_published_later() {
     let (here, there) = (FaultInject::new(machine()), machine());
     let mut region = full(&here);
     let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 const IDLE: WaitFor<'static> = WaitFor::all_devices();
-const TEST: &str = "killed::a_process_that_is_killed_at_any_message_leaves_the_other_one_whole";
+const TEST: &str = "killed::kill_at_any_message_spares_peer";
 
 /// A greeting, a description of four messages, one of five, and the request to release.
 const BY_EXPORTER: usize = 11;
@@ -101,7 +101,7 @@ fn beside<T>(part: &str, messages: usize, other_side: impl FnOnce(Channel) -> Re
 }
 
 #[test]
-fn a_process_that_is_killed_at_any_message_leaves_the_other_one_whole() {
+fn kill_at_any_message_spares_peer() {
     if let Some(role) = role().filter(|role| role.contains(' ')) {
         return be(&role);
     }

@@ -119,8 +119,8 @@ fn a_description_that_is_true_is_taken() {
 }
 
 #[test]
-fn a_region_that_is_not_what_is_said_of_it_is_refused() {
-    alone("lies::a_region_that_is_not_what_is_said_of_it_is_refused", || {
+fn false_region_description_is_refused() {
+    alone("lies::false_region_description_is_refused", || {
         let truth = truth();
         let there = FaultInject::new(machine());
         let before = Left::now(&there);
@@ -167,8 +167,8 @@ fn true_change(truth: &Description) -> Description {
 }
 
 #[test]
-fn a_change_that_is_not_true_is_refused_and_the_region_stays() {
-    alone("lies::a_change_that_is_not_true_is_refused_and_the_region_stays", || {
+fn false_change_is_refused_region_stays() {
+    alone("lies::false_change_is_refused_region_stays", || {
         let truth = true_change(&truth());
         let there = FaultInject::new(machine());
         let (mut forger, mut imported) = taken_in(&there);
@@ -218,7 +218,7 @@ fn a_change_that_is_not_true_is_refused_and_the_region_stays() {
 }
 
 #[test]
-fn a_piece_whose_last_mapping_is_gone_is_not_known_any_more() {
+fn unmapped_piece_is_forgotten() {
     let truth = true_change(&truth());
     let there = FaultInject::new(machine());
     // The change removes the only mappings of pieces 1 and 2, and one of two mappings of piece 0.
@@ -240,7 +240,7 @@ fn a_piece_whose_last_mapping_is_gone_is_not_known_any_more() {
 }
 
 #[test]
-fn a_message_out_of_turn_ends_the_exchange() {
+fn unexpected_message_ends_the_exchange() {
     let truth = truth();
     let cases: &[(&[usize], &str)] = &[
         (&[1], "a part of a description came instead of a shared region"),
@@ -274,7 +274,7 @@ fn a_message_out_of_turn_ends_the_exchange() {
 }
 
 #[test]
-fn a_description_that_does_not_end_is_waited_for_no_longer_than_was_said() {
+fn endless_description_ends_at_the_limit() {
     let truth = truth();
     let wait = Duration::from_millis(20);
     for whole in 1..truth.messages().len() {
@@ -292,7 +292,7 @@ fn a_description_that_does_not_end_is_waited_for_no_longer_than_was_said() {
 }
 
 #[test]
-fn memory_in_units_that_are_not_aligned_here_is_refused() {
+fn unaligned_memory_units_are_refused() {
     // A machine with a larger granularity than the exporter's.
     let larger = gpu_vmm_host::HostConfig::new()
         .devices(2)
@@ -326,7 +326,7 @@ fn memory_in_units_that_are_not_aligned_here_is_refused() {
 }
 
 #[test]
-fn an_address_that_no_region_can_have_is_an_error() {
+fn impossible_region_address_is_refused() {
     for base in [1, 4096, 1 << 62] {
         let (mut forger, channel) = Forger::new();
         let mut description = truth();

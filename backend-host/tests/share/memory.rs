@@ -11,7 +11,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
 #[test]
-fn memory_that_stays_in_the_process_is_not_sent() {
+fn unshareable_memory_is_not_sent() {
     let (here, there) = (machine(), machine());
     let (mut ours, mut theirs) = Channel::pair().unwrap();
     let alone = PhysicalMemory::create(&here, UNIT, Properties::on(ONE)).unwrap();
@@ -32,7 +32,7 @@ fn memory_that_stays_in_the_process_is_not_sent() {
 }
 
 #[test]
-fn memory_of_a_device_without_a_uuid_is_neither_sent_nor_shared_nor_offered() {
+fn memory_without_device_uuid_is_refused() {
     let (here, there) = (WithoutUuids::open(), machine());
     let memory = piece(&here, TWO, 2);
     let mut region = empty(&here);
@@ -72,7 +72,7 @@ fn answer(message: &Say, descriptors: &[OwnedFd]) -> Error {
 }
 
 #[test]
-fn a_piece_that_is_not_what_is_said_of_it_is_refused() {
+fn false_piece_description_is_refused() {
     let here = machine();
     let memory = piece(&here, ONE, 2);
     let fd = || memory.export().unwrap();

@@ -11,7 +11,7 @@ use gpu_vmm_share::{ImportMethod, ImportOptions, Offer, Offered};
 use gpu_vmm_testkit::FaultInject;
 
 #[test]
-fn an_offer_is_taken_in_as_the_region_that_it_is_of() {
+fn offer_imports_as_its_region() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
     let offered = Offered::new(&region, ImportMethod::Process).unwrap();
@@ -55,7 +55,7 @@ fn memory_that_cannot_be_offered_is_not() {
 }
 
 #[test]
-fn an_offer_that_is_cut_anywhere_is_refused() {
+fn cut_offer_is_refused() {
     let bytes = Offered::new(&full(&machine()), ImportMethod::Process).unwrap().offer().to_bytes().unwrap();
     for length in 0..bytes.len() {
         let error = Offer::from_bytes(&bytes[..length]).unwrap_err();
@@ -97,7 +97,7 @@ fn an_offer_that_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn an_offer_of_another_vendor_or_version_is_refused() {
+fn foreign_offer_is_refused() {
     let (here, there) = (machine(), machine());
     let offered = Offered::of_memory(&here, &piece(&here, ONE, 1), ImportMethod::Process).unwrap();
     let bytes = offered.offer().to_bytes().unwrap();
@@ -119,8 +119,8 @@ fn an_offer_of_another_vendor_or_version_is_refused() {
 }
 
 #[test]
-fn an_offer_with_any_byte_changed_is_refused_or_taken_and_leaves_nothing() {
-    alone("offers::an_offer_with_any_byte_changed_is_refused_or_taken_and_leaves_nothing", || {
+fn offer_with_changed_byte_leaks_nothing() {
+    alone("offers::offer_with_changed_byte_leaks_nothing", || {
         let host = FaultInject::new(machine());
         let region = full(&host);
         let offered = Offered::new(&region, ImportMethod::Process).unwrap();
@@ -144,8 +144,8 @@ fn an_offer_with_any_byte_changed_is_refused_or_taken_and_leaves_nothing() {
 }
 
 #[test]
-fn an_offer_that_fails_on_the_way_leaves_nothing_behind() {
-    alone("offers::an_offer_that_fails_on_the_way_leaves_nothing_behind", || {
+fn failed_offer_leaves_nothing() {
+    alone("offers::failed_offer_leaves_nothing", || {
         let here = machine();
         let mut region = full(&here);
         put(&mut region, 10, &piece(&here, ONE, 1), 5);

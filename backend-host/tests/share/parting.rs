@@ -18,8 +18,8 @@ const IDLE: WaitFor<'static> = WaitFor::all_devices();
 const SHORT: Duration = Duration::from_millis(5);
 
 #[test]
-fn an_importer_that_is_asked_releases_and_says_so() {
-    alone("parting::an_importer_that_is_asked_releases_and_says_so", || {
+fn importer_releases_on_request() {
+    alone("parting::importer_releases_on_request", || {
         let (here, there) = (machine(), FaultInject::new(machine()));
         let region = full(&here);
         let before = Left::now(&there);
@@ -49,7 +49,7 @@ fn an_importer_that_is_asked_releases_and_says_so() {
 
 /// The first of the importer's messages is no release, and its end has arrived when the limit is over.
 #[test]
-fn a_limit_that_is_over_ends_the_wait_for_the_release_after_any_message() {
+fn release_wait_ends_at_the_limit() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
     let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
@@ -60,7 +60,7 @@ fn a_limit_that_is_over_ends_the_wait_for_the_release_after_any_message() {
 }
 
 #[test]
-fn an_importer_that_cannot_unmap_the_memory_says_that_it_keeps_it() {
+fn importer_reports_memory_it_keeps() {
     let (here, there) = (machine(), FaultInject::new(machine()));
     let region = full(&here);
     let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
@@ -77,7 +77,7 @@ fn an_importer_that_cannot_unmap_the_memory_says_that_it_keeps_it() {
 }
 
 #[test]
-fn an_importer_that_drops_what_it_has_is_gone_after_it() {
+fn dropped_importer_is_gone() {
     let (here, there) = (machine(), FaultInject::new(machine()));
     let region = full(&here);
     let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
@@ -91,7 +91,7 @@ fn an_importer_that_drops_what_it_has_is_gone_after_it() {
 }
 
 #[test]
-fn an_importer_that_a_send_finds_gone_is_gone() {
+fn send_finds_importer_gone() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
     let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
@@ -103,7 +103,7 @@ fn an_importer_that_a_send_finds_gone_is_gone() {
 
 /// A change that was sent in part cannot be sent again.
 #[test]
-fn an_exchange_with_an_importer_that_does_not_read_is_over() {
+fn importer_that_reads_nothing_is_dropped() {
     let host = machine();
     let mut region = full(&host);
     let memory = region.mapping_at(units(3)).unwrap().memory.clone();
@@ -144,7 +144,7 @@ fn memory_outlives_its_exporter() {
 }
 
 #[test]
-fn an_importer_that_finds_its_exporter_gone_releases_without_an_error() {
+fn importer_releases_after_exporter_is_gone() {
     let (here, there) = (machine(), FaultInject::new(machine()));
     let region = full(&here);
     for fails in [false, true] {
@@ -163,7 +163,7 @@ fn an_importer_that_finds_its_exporter_gone_releases_without_an_error() {
 }
 
 #[test]
-fn an_exporter_that_publishes_learns_of_the_end_first() {
+fn publish_reports_the_end_first() {
     let host = machine();
     let mut region = full(&host);
     let lie = Say::Applied { revision: 1 };
@@ -186,7 +186,7 @@ fn an_exporter_that_publishes_learns_of_the_end_first() {
 }
 
 #[test]
-fn a_change_that_has_come_is_applied_when_the_exporter_is_gone() {
+fn received_change_is_applied_without_exporter() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
     let (mut exporter, mut imported) = shared(&region, &ImportOptions::new().reserve(units(32)), &there);
@@ -238,7 +238,7 @@ fn an_importer_that_is_killed_is_gone() {
 }
 
 #[test]
-fn an_exporter_does_not_believe_an_answer_that_nobody_gives() {
+fn exporter_refuses_unasked_answer() {
     let host = machine();
     let region = full(&host);
     for (lie, words) in [
@@ -299,7 +299,7 @@ fn an_exporter_does_not_believe_an_answer_that_nobody_gives() {
 }
 
 #[test]
-fn an_importer_that_talks_without_end_is_waited_for_no_longer_than_a_silent_one() {
+fn endless_messages_end_at_the_limit() {
     let host = machine();
     let mut region = full(&host);
     let (mut forger, channel) = Forger::new();

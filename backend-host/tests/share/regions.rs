@@ -40,7 +40,7 @@ fn more_pieces_than_one_message_carries_arrive() {
 }
 
 #[test]
-fn memory_of_different_kinds_arrives_with_its_kind() {
+fn memory_kinds_arrive_unchanged() {
     let (here, there) = (machine(), machine());
     let mut region = empty(&here);
     let device = Properties::on(ONE).shareable();
@@ -55,7 +55,7 @@ fn memory_of_different_kinds_arrives_with_its_kind() {
 }
 
 #[test]
-fn a_peer_that_cannot_reach_the_memory_is_no_importer() {
+fn unreachable_memory_is_not_imported() {
     let here = machine();
     let apart =
         HostConfig::new().devices(2).memory(Bytes::mib(64)).granularity(UNIT).without_peers().open().unwrap();
@@ -71,7 +71,7 @@ fn a_peer_that_cannot_reach_the_memory_is_no_importer() {
 }
 
 #[test]
-fn the_importer_says_where_and_how_much_is_reserved() {
+fn importer_chooses_address_and_size() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
     // The last place counts.
@@ -83,7 +83,7 @@ fn the_importer_says_where_and_how_much_is_reserved() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_named_with_the_one_that_was_offered() {
+fn taken_address_error_has_offered_one() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
     let (ours, theirs) = Channel::pair().unwrap();
@@ -99,7 +99,7 @@ fn an_address_that_is_taken_is_named_with_the_one_that_was_offered() {
 }
 
 #[test]
-fn imported_memory_is_shared_again_where_the_driver_exports_it() {
+fn imported_memory_is_shared_again() {
     let (here, there, third) = (machine(), machine(), machine());
     let region = full(&here);
     let (_first, imported) = shared(&region, &ImportOptions::new(), &there);

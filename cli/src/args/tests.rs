@@ -32,7 +32,7 @@ fn addresses_are_read_in_both_notations() {
 }
 
 #[test]
-fn each_choice_is_the_vendor_of_its_name() {
+fn each_choice_names_its_vendor() {
     for (name, vendor) in [
         ("any", None),
         ("cuda", Some(Vendor::Cuda)),
@@ -60,7 +60,7 @@ fn what_is_left_out_has_its_default() {
 }
 
 #[test]
-fn numbers_are_within_the_limits_that_the_help_names() {
+fn numbers_keep_the_limits_of_help() {
     for (line, is_valid) in [
         ("replay x --threads 1024", true),
         ("replay x --threads 1025", false),
@@ -76,7 +76,7 @@ fn numbers_are_within_the_limits_that_the_help_names() {
 }
 
 #[test]
-fn growth_to_where_it_begins_is_no_contradiction() {
+fn growth_of_zero_is_no_contradiction() {
     assert_eq!(contradiction("gpu-vmm grow --from 4MiB --to 4MiB"), None);
     assert_eq!(contradiction("gpu-vmm grow --reserve 4MiB --to 8MiB --extend-by 2MiB"), None);
     let text = contradiction("gpu-vmm grow --reserve 9MiB --to 8MiB --extend-by 2MiB");
@@ -87,7 +87,7 @@ fn growth_to_where_it_begins_is_no_contradiction() {
 }
 
 #[test]
-fn options_of_the_pool_are_refused_for_the_driver() {
+fn pool_options_are_refused_for_driver() {
     let of = |rest: &str| contradiction(&format!("gpu-vmm replay x {rest}"));
     assert_eq!(of("--page 2MiB --snapshot y"), None);
     assert_eq!(of("--allocator driver"), None);
@@ -103,7 +103,7 @@ fn options_of_the_pool_are_refused_for_the_driver() {
 }
 
 #[test]
-fn formats_are_refused_where_they_have_no_effect() {
+fn formats_without_effect_are_refused() {
     let of = |rest: &str| contradiction(&format!("gpu-vmm conformance {rest}"));
     for format in ["json", "junit"] {
         let text = of(&format!("--compare a b --format {format}"));
@@ -120,7 +120,7 @@ fn formats_are_refused_where_they_have_no_effect() {
 }
 
 #[test]
-fn a_refusal_shows_the_usage_of_its_subcommand() {
+fn refusal_shows_usage_of_its_subcommand() {
     for (subcommand, usage) in [("grow", "gpu-vmm grow"), ("nothing", "gpu-vmm <COMMAND>")] {
         let text = refusal(subcommand, "it makes no sense".to_owned()).render().to_string();
         assert!(text.starts_with("error: it makes no sense") && text.contains(usage), "{text}");

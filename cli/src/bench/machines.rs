@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_machine_has_its_column_and_its_reasons() {
+    fn machines_have_columns_and_reasons() {
         let (one, mut two) = (report(), report());
         two.pairs[0].rows.remove(0);
         two.pairs[0].rows[0].ratio.median = 0.4;

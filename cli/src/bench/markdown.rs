@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_a_table_for_each_pair() {
+    fn page_has_a_table_for_each_pair() {
         let mut report = report();
         report.pairs[0].rows.truncate(2);
         report.pairs[0].rows[1].what = "a | b".to_owned();

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn each_result_belongs_to_the_pair_that_began_last() {
+    fn result_belongs_to_the_latest_pair() {
         let mut listener = listener(None);
         let side = || Side { name: "side".to_owned(), took: Spread::exact(1.0) };
         let row = Row {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_written_before_each_further_pair_and_at_the_end() {
+    fn file_is_written_between_pairs() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report.json");
         let mut listener = listener(Some(Destination::check(&path).unwrap()));

@@ -200,7 +200,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_report_has_a_table_for_each_pair_and_the_reasons_for_the_others() {
+    fn report_has_pair_tables_and_reasons() {
         let report = report();
         let lines = told(|text| text.whole(&report));
         let begin = lines.iter().position(|line| line.starts_with("calls: ")).unwrap();
@@ -223,7 +223,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_end_counts_the_targets_and_names_the_missed_ones() {
+    fn end_counts_and_names_missed_targets() {
         let mut report = report();
         let lines = told(|text| text.closing(&report));
         let missed = "  missed: calls: map, compared with one call: 0.750, ≤ 0.5 MISSED";

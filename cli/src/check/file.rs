@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_instruction_set_of_a_node_is_named_as_compilers_do() {
+    fn instruction_sets_have_compiler_names() {
         assert_eq!(target("cpu_cores_count 0\ngfx_target_version 90010\n").as_deref(), Some("gfx90a"));
         assert_eq!(target("gfx_target_version 110001").as_deref(), Some("gfx1101"));
         assert_eq!(target("gfx_target_version 90402").as_deref(), Some("gfx942"));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_kept_if_a_driver_reads_it_and_it_is_no_secret() {
+    fn driver_settings_are_kept_without_secrets() {
         let all = [
             "HSA_XNACK",
             "HIP_VISIBLE_DEVICES",

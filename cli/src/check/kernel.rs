@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_about_the_gpu_are_kept_and_dated() {
+    fn gpu_messages_are_kept_and_dated() {
         let text = "6,1,1000000,-;amdgpu: loaded\n6,2,2500000,-;usb 1-1: a keyboard\nnonsense\n\
                     3,3,9000001,-;NVRM: Xid (PCI:0000:01:00): 31\n";
         let messages = sorted("test", text, 9.0, record);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn each_word_that_names_a_gpu_is_looked_for_in_any_case() {
+    fn gpu_words_match_in_any_case() {
         for word in WORDS {
             let text = format!("6,1,2000000,-;said: {}[7]: something\n", word.to_uppercase());
             let messages = sorted("test", &text, 2.0, record);

@@ -181,7 +181,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn each_report_becomes_its_own_part_of_the_file() {
+    fn each_report_is_its_own_part() {
         let Command::Check(asked) = Arguments::try_parse_from(["gpu-vmm", "check"]).unwrap().command else {
             panic!()
         };

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_is_a_command_that_can_be_run() {
+    fn each_step_is_a_valid_command() {
         for line in ["gpu-vmm check", "gpu-vmm check --backend host --device 0 --soak --endurance"] {
             for mut step in planned(line) {
                 step.limit(Duration::from_secs(60), Duration::from_secs(60)).unwrap();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_has_its_command_its_name_and_its_time() {
+    fn steps_have_command_name_and_time() {
         let mut steps = planned("gpu-vmm check --backend host --device 3 --soak --endurance 5min");
         let hour = Duration::from_secs(3600);
         let on = "--backend host --device 3";
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_needs_a_second_and_the_suite_gets_at_least_one() {
+    fn every_step_gets_a_second() {
         let second = Duration::from_secs(1);
         let mut steps = planned("gpu-vmm check --backend host");
         for step in &mut steps {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_suite_leaves_time_to_the_measurements_and_no_step_has_more_than_is_left() {
+    fn suite_leaves_time_for_measurements() {
         let mut steps = planned("gpu-vmm check --backend host --soak");
         let (whole, left) = (Duration::from_secs(100), Duration::from_secs(90));
         for step in &mut steps {

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_a_common_word_or_a_member_of_the_report_stays() {
+    fn common_names_are_not_removed() {
         let mut private = planted();
         private.name("host", "<host>");
         private.name("grow", "<user>");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_remove_too_much_is_not_looked_for() {
+    fn common_private_words_are_not_removed() {
         let mut private = Private::default();
         for folder in ["", "/", "//", "x"] {
             private.folder(folder, "~");

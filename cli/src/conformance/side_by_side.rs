@@ -186,7 +186,7 @@ mod tests {
     use crate::output::WIDTH;
 
     #[test]
-    fn columns_share_the_width_and_labels_keep_theirs() {
+    fn columns_share_width_labels_keep_theirs() {
         let wide = "w".repeat(60);
         let rows = vec![vec!["a label".to_owned(), wide.clone(), wide, "narrow".to_owned()]];
         let widths = widths(&rows, WIDTH);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_shrink_once_the_cells_have_their_least_width() {
+    fn labels_shrink_after_the_cells() {
         let widths = |labels: usize, cells: &[usize], width| {
             let row = [labels].iter().chain(cells).map(|width| "w".repeat(*width)).collect::<Vec<_>>();
             super::widths(&[vec![String::new(); row.len()], row], width)
@@ -209,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn each_cell_of_a_row_continues_in_its_own_column() {
+    fn cells_continue_in_their_column() {
         let row = ["a label", "as documented", ""].map(str::to_owned);
         let lines = crate::output::lines_of(WIDTH, |output| line(&row, &[8, 10, 4], output));
         assert_eq!(lines, ["  a label   as", "            documented"]);
     }
 
     #[test]
-    fn a_file_of_a_check_has_a_report_or_none() {
+    fn check_file_has_at_most_one_report() {
         let content = |text: &str| super::content(text.as_bytes());
         assert!(matches!(content("{\"check\": 1}"), Ok(Content::None)));
         assert!(matches!(content(" \n[]"), Ok(Content::Several(reports)) if reports.is_empty()));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_is_broken_between_words_and_within_a_long_one() {
+    fn cells_break_between_words_if_possible() {
         assert_eq!(fitted("as documented", 10), ["as", "documented"]);
         assert_eq!(fitted("libamdhip64.so.7", 10), ["libamdhip6", "4.so.7"]);
         assert!(fitted("", 10).is_empty());

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_the_ordinary_is_told_and_the_rest_counted() {
+    fn ordinary_results_are_only_counted() {
         let text = told(&sample(), false);
         for part in [
             "hip: SIMULATED, no GPU: the vendor",
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn many_reasons_are_cut_and_long_ones_shortened() {
+    fn reasons_are_cut_and_shortened() {
         let mut report = sample();
         let skipped = report.cases.iter().find(|case| case.verdict == Verdict::Skipped).unwrap().clone();
         let with = |note: String| CaseReport { layer: Layer::Library, note, ..skipped.clone() };
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_did_not_run_is_told_and_each_begins_apart() {
+    fn skipped_backend_is_told_apart() {
         let report = sample();
         let lines = lines_of(WIDTH, |output| {
             let mut text = Text::new(std::mem::replace(output, Output::to(None)), false, false);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_some_cases_is_none_for_an_issue() {
+    fn partial_report_is_not_for_issues() {
         let mut report = sample();
         assert!(told(&report, false).contains("report for an issue"));
         report.environment.filter = Some("grow".to_owned());
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn each_case_is_told_where_all_are_wanted() {
+    fn verbose_report_lists_each_case() {
         let text = told(&sample(), true);
         assert!(text.contains("failure points: 137"), "{text}");
         for case in sample().cases {

@@ -76,7 +76,7 @@ mod tests {
     use crate::output::{WIDTH, lines_of};
 
     #[test]
-    fn each_part_of_the_report_is_said_in_its_place() {
+    fn report_parts_are_in_their_places() {
         let capability = |available, feature: &str, note: &str| CapabilityReport {
             feature: feature.to_owned(),
             available,

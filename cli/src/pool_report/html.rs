@@ -223,7 +223,7 @@ mod tests {
     use gpu_vmm::pool::{BinStats, BlockSnapshot, BlockState, DriverCalls, PagesSnapshot, PoolStats};
 
     #[test]
-    fn what_is_put_into_the_page_is_not_looked_at_again() {
+    fn inserted_page_data_is_not_expanded() {
         assert_eq!(fill("<{{a}}|{{b}}|{{c}}>", &[("a", "{{b}}"), ("b", "x")]), "<{{b}}|x|>");
         assert_eq!(fill("none", &[]), "none");
     }
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_have_a_row_for_each_bin_and_block() {
+    fn tables_have_all_bins_and_blocks() {
         let block = |size, state, stream| BlockSnapshot { offset: 4096, size, state, stream };
         let space = |tag: &str, suspended, blocks| SpaceSnapshot {
             tag: tag.to_owned(),
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_data_of_the_page_has_each_block_with_its_stream() {
+    fn page_data_has_blocks_with_streams() {
         let block = |offset, state, stream| BlockSnapshot { offset, size: 512, state, stream };
         let blocks = vec![
             block(0, BlockState::Live, 16),

@@ -63,7 +63,7 @@ fn frames_know_all_of_their_addresses() {
 }
 
 #[test]
-fn numbers_that_cannot_be_are_told_with_their_place() {
+fn impossible_numbers_are_told_with_place() {
     let wrong = |change: &dyn Fn(&mut PoolSnapshot), expected: &str| {
         let mut snapshot = snapshot();
         change(&mut snapshot);
@@ -100,7 +100,7 @@ fn numbers_that_cannot_be_are_told_with_their_place() {
 
 /// Other tools read these files too. Older ones have another name for the statistics and no list of unmapped memory.
 #[test]
-fn the_form_of_a_file_is_the_one_that_tools_read() {
+fn file_format_is_stable_for_tools() {
     let states =
         [BlockState::Live, BlockState::Cached, BlockState::Pending, BlockState::Bins, BlockState::Free];
     let names = states.map(|state| serde_json::to_value(state).unwrap());
@@ -114,7 +114,7 @@ fn the_form_of_a_file_is_the_one_that_tools_read() {
 }
 
 #[test]
-fn the_largest_blocks_are_twenty_in_their_order() {
+fn twenty_largest_blocks_in_order() {
     let mut snapshot = snapshot();
     let blocks = (0..15).map(|place| block(4 * place, 1 + place % 2, BlockState::Cached));
     snapshot.spaces[0].blocks = blocks.clone().collect();
@@ -135,7 +135,7 @@ fn the_largest_blocks_are_twenty_in_their_order() {
 }
 
 #[test]
-fn ranges_can_reach_the_end_of_the_numbers_and_not_exceed_it() {
+fn ranges_reach_but_never_exceed_limits() {
     let with = |frame, count| {
         let mut snapshot = snapshot();
         snapshot.unmapped = vec![FramesSnapshot { frame, count }];

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_has_no_account_and_each_thread_has_the_whole_trace() {
+    fn driver_replay_has_no_account() {
         let mut report = report("driver", 4);
         (report.outcome.warm, report.outcome.freed_for_later) = (None, 6);
         let lines = lines_of(WIDTH, |output| write(&report, output));

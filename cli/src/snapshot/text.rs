@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_of_a_file_is_shown_with_a_control_character() {
+    fn file_text_loses_control_characters() {
         let odd = |name: &str| format!("{name}\u{1b}[2J");
         let file = |name: &str| FileReport { file: odd(name), id: "1f1f".to_owned() };
         let device = DeviceReport {

@@ -40,7 +40,7 @@ fn figures_are_printed_as_tables() {
 }
 
 #[test]
-fn figures_in_json_have_both_sides_and_the_ratio_with_its_spread() {
+fn json_figures_have_sides_and_ratio() {
     let report = json(&calls(&["--json"]));
     assert_eq!(report["environment"]["target"], "host");
     assert_eq!(report["environment"]["filter"], "calls");
@@ -58,7 +58,7 @@ fn figures_in_json_have_both_sides_and_the_ratio_with_its_spread() {
 }
 
 #[test]
-fn a_report_that_was_written_is_shown_and_drawn() {
+fn written_report_is_shown_and_drawn() {
     let folder = Folder::new("bench");
     let [kept, picture] = ["report.json", "growth.svg"].map(|name| folder.file(name));
     assert!(stdout(&calls(&["--out", &kept])).contains("2 MiB: full cycle"));
@@ -118,7 +118,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn the_page_is_what_the_committed_reports_say() {
+fn page_matches_the_committed_reports() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide");
     let read = |name: &str| std::fs::read_to_string(docs.join(name)).unwrap();
     let folder = Folder::new("bench-page");
@@ -143,7 +143,7 @@ fn the_page_is_what_the_committed_reports_say() {
 /// With 1 GiB of addresses, the pair `mappings` fails in the middle, and other ones too.
 #[test]
 #[cfg(target_os = "linux")]
-fn pairs_that_fail_are_named_at_the_end_and_keep_their_rows() {
+fn failed_pairs_are_named_with_rows() {
     let folder = Folder::new("bench-failed");
     let file = folder.file("report.json");
     let arguments = ["bench", "--backend", "host", "--filter", "ap", "--samples", "1", "--out", &file];
@@ -167,7 +167,7 @@ fn pairs_that_fail_are_named_at_the_end_and_keep_their_rows() {
 }
 
 #[test]
-fn a_pair_that_cannot_be_measured_here_is_skipped_and_no_failure() {
+fn unmeasurable_pair_is_skipped() {
     let arguments = ["bench", "--backend", "host", "--filter", "peer"];
     let output = command(&arguments).output().unwrap();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));

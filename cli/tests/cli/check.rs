@@ -20,7 +20,7 @@ fn step<'a>(report: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-fn the_plan_is_said_and_nothing_is_done() {
+fn plan_is_printed_without_running() {
     let folder = Folder::new("check-plan");
     let output = check(&folder, &["--plan", "--soak", "--endurance", "--out", "my.json"], &[]);
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
@@ -43,7 +43,7 @@ fn the_plan_is_said_and_nothing_is_done() {
 }
 
 #[test]
-fn one_file_holds_the_reports_and_nothing_private() {
+fn one_file_without_private_data() {
     let folder = Folder::new("check-erikas-folder");
     let home = folder.file("planted-home");
     let output = check(
@@ -105,7 +105,7 @@ fn one_file_holds_the_reports_and_nothing_private() {
 }
 
 #[test]
-fn a_step_that_crashes_or_fails_loses_nothing_else() {
+fn failed_step_loses_nothing_else() {
     let folder = Folder::new("check-crash");
     let out = folder.file("out.json");
     // No device has this number, so that each step on a device fails; the first step has none.

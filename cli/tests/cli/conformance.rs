@@ -14,7 +14,7 @@ fn run(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_help_tells_of_exit_statuses_and_formats() {
+fn help_has_exit_statuses_and_formats() {
     let output = command(&["conformance", "--help"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     let text = stdout(&output);
@@ -65,7 +65,7 @@ fn the_list_opens_no_driver() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_refused_before_anything_is_run() {
+fn contradicting_arguments_run_nothing() {
     for (arguments, expected) in [
         (vec!["--backend", "vulkan"], "invalid value 'vulkan'"),
         (vec!["--device", "one"], "invalid digit"),
@@ -85,7 +85,7 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_run() {
 }
 
 #[test]
-fn what_cannot_be_done_is_a_failure_with_the_reason() {
+fn impossible_runs_fail_with_reason() {
     let nowhere = "/nowhere/report.json";
     for (arguments, expected) in [
         (vec!["--backend", "host", "--device", "7"], "device 7 does not exist; the host backend has 2"),
@@ -152,7 +152,7 @@ fn the_report_for_programs_has_every_member() {
 }
 
 #[test]
-fn all_backends_are_an_array_and_those_that_are_missing_are_told() {
+fn all_backends_are_listed_or_missing() {
     let arguments = ["conformance", "--backend", "all", "--filter", GROUP, "--format", "json"];
     let output = command(&arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -177,7 +177,7 @@ fn all_backends_are_an_array_and_those_that_are_missing_are_told() {
 }
 
 #[test]
-fn cases_beyond_the_time_are_skipped_with_the_reason() {
+fn late_cases_are_skipped_with_reason() {
     let arguments = ["conformance", "--backend", "host", "--time", "1s", "--format", "json"];
     let report = json(&command(&arguments).output().unwrap());
     let cases = report["cases"].as_array().unwrap();
@@ -203,7 +203,7 @@ fn the_report_of_tests_can_be_read() {
 }
 
 #[test]
-fn a_report_goes_to_a_file_and_the_text_is_shown() {
+fn report_file_leaves_the_text_shown() {
     let folder = Folder::new("out");
     let file = folder.file("report.json");
     std::fs::write(&file, "what was there before, and is longer than any report".repeat(1000)).unwrap();
@@ -219,7 +219,7 @@ fn a_report_goes_to_a_file_and_the_text_is_shown() {
 }
 
 #[test]
-fn reports_side_by_side_show_where_they_differ() {
+fn compared_reports_show_their_differences() {
     let folder = Folder::new("compare");
     let (before, after) = (folder.file("before.json"), folder.file("after.json"));
     let mut report = json(&run(&["--format", "json"]));

@@ -88,7 +88,7 @@ fn growth_in_json_has_every_member() {
 /// `cargo test-all` runs this test if it can get the library: the installed driver, on a machine without a GPU.
 #[test]
 #[ignore = "needs NVIDIA's own library in GPU_VMM_CUDA_LIBRARY, and no GPU"]
-fn info_says_that_nvidias_own_library_sees_no_gpu() {
+fn info_reports_nvidias_missing_gpu() {
     let output = command(&["info"]).output().unwrap();
     assert!(output.status.success());
     let text = stdout(&output).split_whitespace().collect::<Vec<_>>().join(" ");
@@ -101,7 +101,7 @@ fn info_says_that_nvidias_own_library_sees_no_gpu() {
 }
 
 #[test]
-fn sizes_are_rounded_up_and_steps_are_as_asked_for() {
+fn sizes_are_rounded_up_by_steps() {
     let report = json(&grow(&["--json", "--from", "1", "--to", "7M", "--by", "0.5MiB"]));
     assert_eq!(of_steps(&report, "bytes"), [2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB]);
     assert_eq!(report["verified_bytes"], 8 * MIB);
@@ -119,7 +119,7 @@ fn growth_behind_a_full_reservation_extends() {
 }
 
 #[test]
-fn growth_remaps_where_the_addresses_behind_are_taken() {
+fn growth_remaps_if_addresses_are_taken() {
     let report = json(&grow_top_down(&["--json", "--reserve", "2MiB", "--to", "32MiB"]));
     let how = of_steps(&report, "how");
     assert!(how.iter().any(|how| *how == "remapped"), "{report}");
@@ -131,7 +131,7 @@ fn growth_remaps_where_the_addresses_behind_are_taken() {
 }
 
 #[test]
-fn a_fixed_address_is_kept_or_refused_with_the_one_that_was_offered() {
+fn fixed_address_is_kept_or_refused() {
     let output = grow_top_down(&["--fixed", "--reserve", "2MiB", "--to", "32MiB"]);
     assert_eq!(output.status.code(), Some(1));
     let text = stderr(&output);
@@ -142,7 +142,7 @@ fn a_fixed_address_is_kept_or_refused_with_the_one_that_was_offered() {
 }
 
 #[test]
-fn growth_for_people_tells_what_was_checked_and_compared() {
+fn growth_text_has_check_and_comparison() {
     let output = grow(&["--to", "8MiB"]);
     assert_eq!(output.status.code(), Some(0));
     let text = stdout(&output);
@@ -163,7 +163,7 @@ fn growth_for_people_tells_what_was_checked_and_compared() {
 /// The address space has room for 256 MiB, and not for the 384 MiB of the last copy.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_copy_for_which_no_memory_is_left_is_not_measured_and_no_failure() {
+fn unaffordable_copy_is_not_measured() {
     let sizes = ["--reserve", "256MiB", "--from", "128MiB", "--to", "256MiB"];
     let arguments = [&["grow", "--backend", "host", "--json"][..], &sizes].concat();
     let report = json(&with_addresses(390_000, &arguments).output().unwrap());
@@ -175,7 +175,7 @@ fn a_copy_for_which_no_memory_is_left_is_not_measured_and_no_failure() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_refused_before_anything_is_opened() {
+fn invalid_arguments_open_nothing() {
     for (arguments, expected) in [
         (vec!["--from", "0"], "it must be at least one byte"),
         (vec!["--to", "0MiB"], "it must be at least one byte"),
@@ -201,7 +201,7 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_opened() {
 }
 
 #[test]
-fn what_the_device_cannot_do_is_an_error_with_the_numbers() {
+fn device_limits_are_errors_with_numbers() {
     for (arguments, expected) in [
         (vec!["--to", "1000TiB"], "grow: 1000 TiB exceeds the memory of "),
         (vec!["--to", "16777215TiB"], "grow: 16777215 TiB exceeds the memory of "),
@@ -238,7 +238,7 @@ fn the_environment_names_the_backend() {
 }
 
 #[test]
-fn host_memory_is_used_without_a_gpu_and_the_reason_is_said() {
+fn host_is_used_without_a_gpu() {
     let mut command = command(&["grow", "--to", "4MiB", "--json"]);
     for vendor in ["CUDA", "HIP"] {
         command.env(format!("GPU_VMM_{vendor}_LIBRARY"), "/dev/null");
@@ -291,7 +291,7 @@ fn information_on_one_backend_opens_no_other() {
 }
 
 #[test]
-fn information_for_people_keeps_to_a_hundred_columns() {
+fn info_text_fits_hundred_columns() {
     let output = command(&["info"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = stdout(&output);
@@ -303,7 +303,7 @@ fn information_for_people_keeps_to_a_hundred_columns() {
 }
 
 #[test]
-fn the_version_names_the_commit_and_the_features() {
+fn version_has_commit_and_features() {
     let long = stdout(&command(&["--version"]).output().unwrap());
     let lines: Vec<&str> = long.lines().collect();
     assert_eq!(lines[0], concat!("gpu-vmm ", env!("CARGO_PKG_VERSION")));

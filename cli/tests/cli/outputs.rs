@@ -18,7 +18,7 @@ fn pool(folder: &Folder) -> (String, String) {
 }
 
 #[test]
-fn a_file_that_is_replaced_keeps_its_rights() {
+fn replaced_file_keeps_its_permissions() {
     let folder = Folder::new("outputs-rights");
     let (file, page) = pool(&folder);
     fs::write(&page, "before").unwrap();
@@ -39,7 +39,7 @@ fn a_file_that_is_replaced_keeps_its_rights() {
 }
 
 #[test]
-fn a_new_file_has_the_rights_of_any_new_file() {
+fn new_file_has_default_permissions() {
     let folder = Folder::new("outputs-new");
     let (file, page) = pool(&folder);
     let mut shell = Command::new("sh");
@@ -49,7 +49,7 @@ fn a_new_file_has_the_rights_of_any_new_file() {
 }
 
 #[test]
-fn a_file_that_may_not_be_written_is_not_replaced() {
+fn read_only_file_is_not_replaced() {
     let folder = Folder::new("outputs-read-only");
     let (file, page) = pool(&folder);
     fs::write(&page, "before").unwrap();
@@ -68,7 +68,7 @@ fn a_file_that_may_not_be_written_is_not_replaced() {
 }
 
 #[test]
-fn a_link_to_a_new_file_stays_and_the_file_is_made() {
+fn dangling_link_gets_its_file() {
     let folder = Folder::new("outputs-link");
     let (file, page) = pool(&folder);
     let link = folder.file("link");
@@ -94,7 +94,7 @@ fn a_named_pipe_gets_a_report_once() {
 }
 
 #[test]
-fn standard_output_by_its_name_gets_all_of_both_texts() {
+fn named_standard_output_gets_both_texts() {
     let folder = Folder::new("outputs-stdout");
     let to = folder.file("all");
     let trace = folder.file("run.trace");
@@ -108,7 +108,7 @@ fn standard_output_by_its_name_gets_all_of_both_texts() {
 }
 
 #[test]
-fn standard_error_by_its_name_gets_the_text_behind_what_it_has() {
+fn named_standard_error_is_appended() {
     let folder = Folder::new("outputs-stderr");
     let (file, all) = pool(&folder);
     fs::write(&all, "before\n").unwrap();
@@ -120,7 +120,7 @@ fn standard_error_by_its_name_gets_the_text_behind_what_it_has() {
 }
 
 #[test]
-fn an_interrupt_while_a_file_is_written_leaves_the_old_one_or_the_new_one() {
+fn interrupt_leaves_old_or_new_file() {
     let folder = Folder::new("outputs-interrupt");
     let (file, page) = pool(&folder);
     // Writing a large page takes a while.

@@ -77,7 +77,7 @@ const OTHER: &str = "[data-space=\"1\"] canvas.base";
 const FRAMES: &str = "#frames canvas.base";
 
 #[test]
-fn the_page_shows_the_statistics_and_the_tables() {
+fn page_shows_statistics_and_tables() {
     let folder = Folder::new("page-stats");
     let Some(mut browser) = opened("page", &folder, &snapshot()) else { return };
     for (id, expected) in [
@@ -113,7 +113,7 @@ fn the_page_shows_the_statistics_and_the_tables() {
 }
 
 #[test]
-fn parts_tell_what_they_are_and_where_else_their_memory_is() {
+fn parts_show_state_and_other_places() {
     let folder = Folder::new("page-parts");
     let Some(mut browser) = opened("page", &folder, &snapshot()) else { return };
     // The first range shows 96 MiB, and the second one 37.
@@ -200,7 +200,7 @@ fn pictures_are_zoomed_and_moved() {
 }
 
 #[test]
-fn every_width_and_both_colour_schemes_are_served() {
+fn every_width_and_colour_scheme_works() {
     let folder = Folder::new("page-widths");
     let Some(mut browser) = opened("page", &folder, &snapshot()) else { return };
     let mut grounds = Vec::new();
@@ -255,7 +255,7 @@ fn an_empty_pool_has_a_page() {
 
 /// Checks that `assert_quiet` can fail: otherwise the other tests of this file would prove nothing.
 #[test]
-fn a_page_that_is_not_quiet_is_seen() {
+fn page_errors_are_detected() {
     let folder = Folder::new("page-loud");
     let Some(mut browser) = Browser::start("page", &folder) else { return };
     let loud = folder.file("loud.html");

@@ -27,7 +27,7 @@ fn number(report: &Value, name: &str) -> u64 {
 }
 
 #[test]
-fn the_environment_limits_the_pool_and_the_error_names_the_variable() {
+fn environment_budget_error_names_the_variable() {
     let folder = Folder::new("replay-budget");
     let file = small(&folder);
     let run = |budget: &str| {
@@ -81,7 +81,7 @@ fn a_replay_in_json_has_every_member() {
 }
 
 #[test]
-fn the_driver_holds_pages_and_is_called_for_each() {
+fn driver_replay_calls_for_each_block() {
     let folder = Folder::new("replay-driver");
     let file = small(&folder);
     let report = json(&replay(&[&file, "--json", "--allocator", "driver", "--rounds", "1"]));
@@ -141,7 +141,7 @@ fn a_replay_for_people_says_the_same() {
 }
 
 #[test]
-fn the_pool_has_pages_of_the_named_size() {
+fn pool_has_the_named_page_size() {
     let folder = Folder::new("replay-page");
     let (file, to) = (small(&folder), folder.file("pool.json"));
     for (page, bytes) in [("4MiB", 4 << 20), ("32MiB", 32_u64 << 20)] {
@@ -170,7 +170,7 @@ fn standard_input_serves_as_well() {
 }
 
 #[test]
-fn a_snapshot_shows_the_pool_when_most_is_asked_for() {
+fn snapshot_is_of_the_peak() {
     let folder = Folder::new("replay-snapshot");
     let (file, to) = (small(&folder), folder.file("pool.json"));
     json(&replay(&[&file, "--json", "--snapshot", &to]));
@@ -181,7 +181,7 @@ fn a_snapshot_shows_the_pool_when_most_is_asked_for() {
 }
 
 #[test]
-fn a_bad_trace_is_an_error_that_says_where() {
+fn bad_trace_error_has_the_place() {
     let folder = Folder::new("replay-bad");
     let file = folder.file("bad.trace");
     let refused = |text: &str, expected: &str| {
@@ -203,7 +203,7 @@ fn a_bad_trace_is_an_error_that_says_where() {
 }
 
 #[test]
-fn what_the_device_has_not_is_refused_before_anything_is_taken() {
+fn impossible_replay_takes_nothing() {
     let folder = Folder::new("replay-room");
     let file = small(&folder);
     let little = ["replay", "--backend", "host", "--host-memory", "8MiB", &file];

@@ -150,7 +150,7 @@ fn the_history_is_a_trace_of_counters() {
 }
 
 #[test]
-fn the_page_is_the_same_on_standard_output_and_in_a_file() {
+fn page_is_equal_in_both_outputs() {
     let folder = Folder::new("report-page");
     let file = write(&folder, &snapshot());
     let [out, link] = ["out.html", "link.html"].map(|name| folder.file(name));
@@ -176,7 +176,7 @@ fn the_page_is_the_same_on_standard_output_and_in_a_file() {
 }
 
 #[test]
-fn a_pipe_or_a_device_is_written_to_and_not_replaced() {
+fn devices_are_written_not_replaced() {
     let folder = Folder::new("report-pipe");
     let output = command(&["report", &write(&folder, &snapshot()), "--html", "/dev/null"]).output().unwrap();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
@@ -185,7 +185,7 @@ fn a_pipe_or_a_device_is_written_to_and_not_replaced() {
 }
 
 #[test]
-fn an_empty_pool_has_a_summary_and_a_page() {
+fn empty_pool_has_summary_and_page() {
     let folder = Folder::new("report-empty");
     let file = write(&folder, &PoolSnapshot { version: PoolSnapshot::VERSION, ..PoolSnapshot::default() });
     for arguments in [&["report", &file][..], &["report", &file, "--html", "-"]] {
@@ -195,7 +195,7 @@ fn an_empty_pool_has_a_summary_and_a_page() {
 }
 
 #[test]
-fn what_is_no_snapshot_of_a_pool_is_an_error_that_says_why() {
+fn invalid_pool_snapshot_error_has_reason() {
     let folder = Folder::new("report-bad");
     let [file, out] = ["pool.json", "out.html"].map(|name| folder.file(name));
     let refused = |expected: &str| {

@@ -149,7 +149,7 @@ fn a_snapshot_in_json_has_every_member() {
 }
 
 #[test]
-fn a_bad_snapshot_is_an_error_that_says_where() {
+fn bad_snapshot_error_has_the_place() {
     let folder = Folder::new("snapshot-bad");
     let [first, second] = ["a", "b"].map(|name| folder.file(name));
     fails(&["snapshot", &first], 1, "open snapshot: ");

@@ -214,7 +214,7 @@ class Device(Case):
             with self.raises(gpu_vmm.DriverError, f"copy: the runtime returned status {number}"):
                 check((number, None), "copy")
 
-    def test_threads_have_their_own_device_and_share_the_rest(self):
+    def test_threads_have_their_own_device(self):
         count = len(self.device.list_devices())
         self.device.runtime_set_device(count - 1)
         seen = []
@@ -282,7 +282,7 @@ class Device(Case):
         stream.close()
         self.device.synchronize()  # the stream is closed, and not yet removed
 
-    def test_a_missing_backend_is_an_error_of_the_first_call(self):
+    def test_first_call_reports_missing_backend(self):
         device = GpuVmmDevice("no such backend")
         with self.raises(gpu_vmm.InvalidArgument):
             device.ensure_initialized()

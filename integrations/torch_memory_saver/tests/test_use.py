@@ -37,7 +37,7 @@ def package():
 
 
 class Use(unittest.TestCase):
-    def test_the_package_finds_the_library_and_errors_are_raised(self):
+    def test_package_finds_library_and_raises_errors(self):
         made = package()
         gpu_vmm_tms.use(LIBRARY)
         for name in ("utils", "hooks.mode_preload", "hooks.mode_torch"):

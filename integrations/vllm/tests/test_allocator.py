@@ -102,7 +102,7 @@ class Allocator(Case):
         self.allocator.wake_up()
         self.assertEqual(mine.bytes(), b"\5" * SIZE)
 
-    def test_a_wake_restores_its_tags_and_all_that_are_not_deferrable(self):
+    def test_wake_restores_tags_and_undeferrable_ones(self):
         for tag in ("weights", "kv_cache", "runtime"):
             tensor(self.allocator, tag, 1)
         self.allocator.sleep("weights")
@@ -118,7 +118,7 @@ class Allocator(Case):
         self.assertEqual([self.asleep("weights"), self.asleep("kv_cache")], [False, True])
         self.assertEqual(weights.bytes(), b"\x09" * SIZE)
 
-    def test_a_failed_sleep_wakes_what_it_put_to_sleep(self):
+    def test_failed_sleep_wakes_everything(self):
         weights = tensor(self.allocator, "weights", 7)
         tensor(self.allocator, "a", 8)
         real = gpu_vmm.torch.sleep
@@ -138,7 +138,7 @@ class Allocator(Case):
             self.assertFalse(self.asleep("a") or self.asleep("weights"))
             self.assertEqual(weights.bytes(), b"\7" * SIZE)
 
-    def test_an_interrupt_at_the_end_of_a_tags_sleep_wakes_it_as_well(self):
+    def test_interrupted_sleep_wakes_every_tag(self):
         tensors = {tag: tensor(self.allocator, tag, 8) for tag in ("a", "weights")}
         real = gpu_vmm.torch.sleep
 
@@ -155,7 +155,7 @@ class Allocator(Case):
         self.assertEqual([tag for tag in tensors if self.asleep(tag)], [])
         self.assertEqual([one.bytes() for one in tensors.values()], [b"\x08" * SIZE] * 2)
 
-    def test_a_failed_sleep_raises_its_own_error_if_a_tag_does_not_wake(self):
+    def test_failed_sleep_raises_its_own_error(self):
         tensors = {tag: tensor(self.allocator, tag, 8) for tag in ("a", "b", "weights")}
         sleep, wake, failed = gpu_vmm.torch.sleep, gpu_vmm.torch.wake, []
 
@@ -193,7 +193,7 @@ class Allocator(Case):
             pass
 
     @unittest.skipIf(fake_torch.NAME == "host", "the host does not run out of memory")
-    def test_a_wake_without_memory_keeps_the_contents_and_continues(self):
+    def test_failed_wake_keeps_contents_and_continues(self):
         tensors = [tensor(self.allocator, "weights", number) for number in range(4)]
         self.allocator.sleep("weights")
         opened = gpu_vmm.open(fake_torch.NAME)
@@ -260,7 +260,7 @@ class Backend(Case):
         with self.raises(gpu_vmm.InvalidArgument, "level 3"):
             self.backend.suspend(3)
 
-    def test_a_resume_of_some_tags_leaves_the_others_asleep(self):
+    def test_partial_resume_leaves_other_tags_asleep(self):
         for tag in ("weights", "kv_cache"):
             tensor(self.allocator, tag, 1)
         self.backend.suspend(1)
@@ -270,7 +270,7 @@ class Backend(Case):
         self.backend.resume(["kv_cache"])
         self.assertEqual(self.backend.state(), "RUNNING")
 
-    def test_a_resume_without_an_allocator_leaves_the_state(self):
+    def test_resume_without_allocator_changes_nothing(self):
         CuMemAllocator.instance = None
         os.environ["GPU_VMM_VLLM_KEEP"] = "nowhere"
         try:
@@ -327,7 +327,7 @@ class Backend(Case):
             with self.raises(gpu_vmm.FileError):
                 self.backend.restore(os.path.join(folder, "missing"), tensors)
 
-    def test_the_devices_are_waited_for_before_the_copies(self):
+    def test_copies_wait_for_the_devices(self):
         tensors = {"a": tensor(self.allocator, "weights", 1), "b": tensor(self.allocator, "weights", 2)}
         real = torch.cuda.synchronize
         with tempfile.TemporaryDirectory() as folder:
@@ -369,7 +369,7 @@ class Backend(Case):
                 with self.raises(gpu_vmm.FileError, "not one of tensors"):
                     self.backend.restore(path, mine)
 
-    def test_a_snapshot_that_the_cpu_cannot_read_is_refused(self):
+    def test_unreadable_snapshot_is_refused(self):
         mine = {"a": tensor(self.allocator, "weights", 1)}
         host, vmm = gpu_vmm.open("host"), gpu_vmm.vmm
         hole = vmm.Region(host, SIZE)
@@ -408,7 +408,7 @@ class Plugin(Case):
                 del sys.modules[name]
         return cumem.CuMemAllocator
 
-    def test_the_entry_point_registers_the_backend_and_replaces_the_allocator(self):
+    def test_entry_point_replaces_the_allocator(self):
         registered = {}
 
         class Factory:

@@ -192,7 +192,7 @@ mod tests {
 
     /// Where the vendor's driver is missing, another backend must not take its place.
     #[test]
-    fn a_backend_is_opened_by_its_name_or_not_at_all() {
+    fn backend_is_opened_by_name_only() {
         for (vendor, name) in [(Vendor::Cuda, c"cuda"), (Vendor::Hip, c"hip")] {
             let mut backend = null_mut();
             // SAFETY: a string, and a place for the result.

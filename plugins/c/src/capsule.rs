@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capsule_that_no_consumer_has_taken_deletes_its_tensor() {
+    fn untaken_capsule_deletes_its_tensor() {
         let host = AnyBackend::open(Vendor::Host).unwrap();
         let mut memory = gpu_vmm::Region::builder(&host).reserve(Bytes::mib(2)).build().unwrap();
         memory.grow_to(Bytes::mib(2)).unwrap();

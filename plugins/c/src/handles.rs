@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_names_one_object_until_it_is_freed() {
+    fn pointer_names_object_until_freed() {
         let counted = Arc::new(());
         let pointer = add(One(Arc::clone(&counted))).unwrap();
         // SAFETY: this thread alone uses the objects, here and below.

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_handle_type_is_refused_with_the_known_bits() {
+    fn unknown_handle_type_error_has_known_bits() {
         let unknown = Properties { handle_types: 1 << 31, ..plain() };
         let known = HandleTypes::all();
         assert_ne!(known, HandleTypes::FILE_DESCRIPTOR);

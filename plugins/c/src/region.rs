@@ -286,7 +286,7 @@ mod tests {
     use gpu_vmm::Vendor;
 
     #[test]
-    fn a_suspension_that_keeps_nothing_reports_the_released_memory() {
+    fn discarding_suspension_reports_released_memory() {
         let host = AnyBackend::open(Vendor::Host).unwrap();
         let memory = Memory::builder(&host).reserve(Bytes::mib(8)).build().unwrap();
         let region = handles::add(Region::of(&host, memory)).unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_pinned_as_a_region_has_memory() {
+    fn pinned_size_is_that_of_region() {
         let host = AnyBackend::open(Vendor::Host).unwrap();
         for size in [Bytes::mib(4), Bytes::ZERO] {
             let memory = Memory::builder(&host).reserve(Bytes::mib(64)).build().unwrap();

@@ -176,7 +176,7 @@ mod tests {
     use gpu_vmm::Vendor;
 
     #[test]
-    fn each_size_and_the_address_are_those_of_the_options() {
+    fn sizes_and_address_come_from_options() {
         let host = AnyBackend::open(Vendor::Host).unwrap();
         let memory = Properties {
             device: 0,

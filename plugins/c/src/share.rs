@@ -356,7 +356,7 @@ mod tests {
     use std::ptr::{null, null_mut};
 
     #[test]
-    fn an_offered_region_is_imported_with_all_of_its_memory_and_keeps_it() {
+    fn offered_region_is_imported_whole() {
         let host = AnyBackend::open(Vendor::Host).unwrap();
         let mut properties = Memory::on(DeviceId(0));
         properties.handle_types = HandleTypes::FILE_DESCRIPTOR;
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn an_export_without_a_place_leaves_no_descriptor() {
+    fn export_without_place_leaves_no_descriptor() {
         let host = AnyBackend::open(Vendor::Host).unwrap();
         let mut properties = Memory::on(DeviceId(0));
         properties.handle_types = HandleTypes::FILE_DESCRIPTOR;

@@ -270,7 +270,7 @@ mod tests {
 
     /// The regions are locked in the order of their addresses in this process, which one of the orders is not.
     #[test]
-    fn several_regions_are_restored_in_the_order_in_which_they_were_passed() {
+    fn regions_are_restored_in_given_order() {
         let host = AnyBackend::open(Vendor::Host).unwrap();
         let backend = handles::add(Backend(host.clone())).unwrap();
         let filled = |byte: u8| {

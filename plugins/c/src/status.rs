@@ -202,7 +202,7 @@ mod tests {
 
     /// A caller's bytes can be part of the text.
     #[test]
-    fn an_error_with_a_zero_byte_keeps_its_text() {
+    fn error_with_zero_byte_keeps_text() {
         assert_eq!(keep(Failure::new(GPU_VMM_FILE, "open: a\0b is no file")), GPU_VMM_FILE);
         // SAFETY: a string that lives until the thread's next error.
         assert_eq!(unsafe { CStr::from_ptr(gpu_vmm_last_error()) }, c"open: ab is no file");

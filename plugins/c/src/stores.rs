@@ -147,7 +147,7 @@ mod tests {
     use gpu_vmm::Vendor;
 
     #[test]
-    fn a_second_suspension_gets_pinned_memory_of_its_own() {
+    fn second_suspension_gets_own_pinned_memory() {
         let host = AnyBackend::open(Vendor::Host).unwrap();
         let mut made = Made::default();
         let size = Bytes::mib(4);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_kept_is_reported_and_freed() {
+    fn kept_memory_is_reported_and_freed() {
         let host = AnyBackend::open(Vendor::Host).unwrap();
         let mut made = Made::default();
         assert_eq!(made.host_memory(), Bytes::ZERO);
@@ -239,8 +239,8 @@ mod tests {
 
     /// Another process, since all threads of one have the same environment.
     #[test]
-    fn a_wrong_number_of_threads_in_the_environment_is_an_error() {
-        const NAME: &str = "stores::tests::a_wrong_number_of_threads_in_the_environment_is_an_error";
+    fn wrong_thread_count_in_environment_fails() {
+        const NAME: &str = "stores::tests::wrong_thread_count_in_environment_fails";
         if std::env::var(THREADS).is_ok_and(|threads| threads == "none") {
             let host = AnyBackend::open(Vendor::Host).unwrap();
             let failure = ring(&host).map(drop).unwrap_err();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_store_is_replaced_by_a_larger_one_while_it_is_empty() {
+    fn empty_pinned_store_is_enlarged() {
         let host = AnyBackend::open(Vendor::Host).unwrap();
         let mut made = Made::default();
         let capacities = |made: &Made| made.pinned.iter().map(BackingStore::capacity).collect::<Vec<_>>();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_are_pinned_where_they_leave_the_least_room() {
+    fn contents_take_the_tightest_pinned_store() {
         let host = AnyBackend::open(Vendor::Host).unwrap();
         let mut made = Made::default();
         let sizes = [2, 8, 4].map(Bytes::mib);

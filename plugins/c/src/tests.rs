@@ -174,7 +174,7 @@ fn descriptions_have_the_values_of_the_backend() {
 }
 
 #[test]
-fn a_region_has_the_memory_and_the_addresses_that_were_asked_for() {
+fn region_has_requested_memory_and_addresses() {
     let backend = open(&HostConfig::new().devices(2).memory(Bytes::mib(64)));
     // SAFETY: the objects are freed after their last use, and the places are writable.
     unsafe {
@@ -199,7 +199,7 @@ fn a_region_has_the_memory_and_the_addresses_that_were_asked_for() {
 }
 
 #[test]
-fn units_are_those_of_the_memory_and_reach_is_that_of_the_device() {
+fn units_and_reach_match_memory_and_device() {
     let config = HostConfig::new().devices(2).host_granularity(Bytes::mib(8));
     for (config, reach) in [(config.clone(), true), (config.without_peers(), false)] {
         let backend = open(&config);
@@ -219,7 +219,7 @@ fn units_are_those_of_the_memory_and_reach_is_that_of_the_device() {
 }
 
 #[test]
-fn memory_and_mappings_have_the_properties_that_were_set() {
+fn memory_and_mappings_have_set_properties() {
     let backend = open(&HostConfig::new().devices(2));
     let wanted = Properties { handle_types: GPU_VMM_HANDLE_FD, ..of_device(1) };
     let memory = physical(backend, &wanted, UNIT + 1);
@@ -277,7 +277,7 @@ fn every_object_ends_with_its_own_function() {
 }
 
 #[test]
-fn an_event_takes_the_stream_that_is_named() {
+fn event_takes_the_named_stream() {
     let backend = open(&HostConfig::new());
     // No stream has this number.
     let unknown = without_provenance_mut(3);
@@ -321,7 +321,7 @@ fn tensor(
 }
 
 #[test]
-fn what_takes_memory_away_is_refused_while_a_tensor_exists() {
+fn tensor_refuses_removal_of_its_memory() {
     let backend = open(&HostConfig::new().devices(2));
     let (region, other) = (one_unit(backend), one_unit(backend));
     let memory = physical(backend, &of_device(0), UNIT);
@@ -359,7 +359,7 @@ fn what_takes_memory_away_is_refused_while_a_tensor_exists() {
 }
 
 #[test]
-fn a_tensor_is_as_it_was_asked_for() {
+fn tensor_is_as_requested() {
     let backend = open(&HostConfig::new());
     let region = one_unit(backend);
     // SAFETY: the tensor's structure lives as long as the tensor, and the objects are freed after their last use.
@@ -423,7 +423,7 @@ unsafe extern "C" fn note(context: *mut c_void, change: *const BackingChange) ->
 }
 
 #[test]
-fn an_observer_is_told_where_the_memory_changes() {
+fn observer_learns_where_memory_changes() {
     let backend = open(&HostConfig::new());
     let (region, memory) = (one_unit(backend), physical(backend, &of_device(0), UNIT));
     let mut told = Told::new();
@@ -451,7 +451,7 @@ fn an_observer_is_told_where_the_memory_changes() {
 }
 
 #[test]
-fn several_regions_are_of_one_backend_and_return_to_free_addresses_alone() {
+fn snapshot_regions_share_backend_and_addresses() {
     let (backend, stranger) = (open(&HostConfig::new()), open(&HostConfig::new()));
     let regions = [one_unit(backend), one_unit(backend)].map(<*mut Region>::cast_const);
     let mixed = [regions[0], one_unit(stranger).cast_const()];
@@ -482,7 +482,7 @@ fn several_regions_are_of_one_backend_and_return_to_free_addresses_alone() {
 }
 
 #[test]
-fn a_panic_becomes_a_status_with_its_text() {
+fn panic_becomes_status_with_text() {
     for text in ["a literal", "a formatted text"] {
         let work = || if text == "a literal" { panic!("a literal") } else { panic!("{text}") };
         assert_eq!(crate::call::status(work), GPU_VMM_INTERNAL);
@@ -491,7 +491,7 @@ fn a_panic_becomes_a_status_with_its_text() {
 }
 
 #[test]
-fn a_callback_runs_until_the_outer_one_ends() {
+fn callback_runs_until_outer_one_ends() {
     use crate::callback::{is_running, running};
     let lock = gpu_vmm::extend::Lock::new(());
     let taken = lock.lock(Operation::LockRegion).unwrap();

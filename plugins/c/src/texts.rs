@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_texts_and_sizes_are_refused_before_they_are_read() {
+    fn wrong_texts_and_sizes_are_refused() {
         let (nothing, mut place) = (std::ptr::null(), 0_u64);
         let (one, large) = ((&raw mut place).cast_const().cast(), isize::MAX as u64 + 1);
         let invalid = Some(GPU_VMM_INVALID_ARGUMENT);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_argument_and_what_is_wrong_with_it() {
+    fn error_names_argument_and_problem() {
         let nothing = std::ptr::null_mut::<u64>();
         let text = |failure: Option<Failure>| failure.map(|failure| failure.text.into_owned());
         let said = |text: &str| Some(text.to_owned());
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_free_leaves_its_reason_as_the_last_error() {
+    fn wrong_free_sets_the_last_error() {
         let wrong = std::ptr::without_provenance_mut::<crate::region::Region>(0x40);
         // SAFETY: the pointer names no object, which is refused.
         unsafe { take_box(wrong) };
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_is_made_without_a_place_for_it() {
+    fn text_without_place_is_not_made() {
         let value = Noted(Cell::new(false));
         // SAFETY: the call refuses null.
         let answer = unsafe { give_json(std::ptr::null_mut(), &value) };

@@ -50,7 +50,7 @@ fn functions(header: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn the_list_of_symbols_is_that_of_the_header() {
+fn symbol_list_matches_the_header() {
     let header = std::fs::read_to_string(folder().join("include/gpu_vmm.h")).unwrap();
     let made: String = functions(&header).iter().map(|name| format!("{name}\n")).collect();
     let file = folder().join("abi.txt");
@@ -81,7 +81,7 @@ fn with_results(header: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn the_rule_for_results_is_tested_for_every_function() {
+fn result_rule_is_tested_for_all() {
     let header = std::fs::read_to_string(folder().join("include/gpu_vmm.h")).unwrap();
     let tested = std::fs::read_to_string(folder().join("tests/rules.c")).unwrap();
     let given = with_results(&header);

@@ -48,7 +48,7 @@ class Announced(Uncollected):
         self.assertGreaterEqual(opened.collect(), 3 * size)
         self.assertEqual(opened.collect(), 0)
 
-    def test_ends_with_an_exception_and_in_any_thread(self):
+    def test_ends_by_exception_or_other_thread(self):
         opened = backend()
         with self.assertRaisesRegex(ValueError, "within"), opened.announce_capture():
             raise ValueError("within")

@@ -167,7 +167,7 @@ class Cupy(Case):
         leave.set()
         thread.join()
 
-    def test_per_thread_default_streams_are_one_for_each_thread(self):
+    def test_each_thread_has_its_default_stream(self):
         def capture():
             Stream(2).begin_capture()
             Stream(2).end_capture()

@@ -34,7 +34,7 @@ class WithoutVirtualMemory(Case):
             assert f"{vec.address:#x}" in repr(vec)
         """)
 
-    def test_a_vector_that_others_see_does_not_move(self):
+    def test_viewed_vector_does_not_move(self):
         self.run_there("""
             vec = gpu_vmm.DeviceVec("uint8", bytes(100), backend=opened)
             tensor = vec.__dlpack__()

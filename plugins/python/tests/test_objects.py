@@ -13,7 +13,7 @@ COPIES = copy.copy, copy.deepcopy, lambda owner: pickle.loads(pickle.dumps(owner
 
 
 class Copies(Case):
-    def test_a_copy_of_a_vector_is_another_vector(self):
+    def test_vector_copy_is_another_vector(self):
         for make in copy.copy, copy.deepcopy, gpu_vmm.DeviceVec.copy, lambda vec: copy.deepcopy({"of": [vec]})["of"][0]:
             for count in (0, 3, 700_000):
                 vec = gpu_vmm.DeviceVec("int32", range(1, count + 1), backend=backend(), reserve=16 * MIB)
@@ -169,7 +169,7 @@ class Threads(Case):
     # In a child process, which a failure would end.
 
     @unittest.skipUnless(NAME == "host", "a GPU's copies wait for each other")
-    def test_memory_is_not_taken_away_under_a_copy(self):
+    def test_copy_keeps_the_memory(self):
         said = self.script(
             """
             import threading, gpu_vmm

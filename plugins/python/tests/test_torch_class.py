@@ -145,7 +145,7 @@ assert len({one, other, third}) == 3 and "torch-2.7.1+cu126-cuda-13.0" in third,
         for flag in "-DGPU_VMM_TORCH=211", "-DGPU_VMM_TORCH=207", "-D_GLIBCXX_USE_CXX11_ABI=0", "-D_GLIBCXX_USE_CXX11_ABI=1":
             self.assertIn(flag, flags)
 
-    def test_the_cxx_library_of_the_process_comes_before_the_compilers(self):
+    def test_process_cxx_library_comes_first(self):
         self.run_script("import ctypes\nctypes.CDLL('libstdc++.so.6')\n_torch_build.build(torch)")
         link = next(call for call in self.log.read_text().splitlines() if " -shared " in call)
         self.assertRegex(link, r"\.cpp \S*libstdc\+\+\.so\S* -lc10 ")

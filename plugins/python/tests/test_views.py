@@ -59,7 +59,7 @@ class Dlpack(Case):
         taken.delete()
 
     @unittest.skipIf(NAME == "host", "the memory is the host's")
-    def test_cuda_array_interface_needs_force_from_then_on(self):
+    def test_cuda_array_interface_needs_force_later(self):
         self.vec.suspend()
         with self.raises(gpu_vmm.Suspended):
             self.vec.__cuda_array_interface__
@@ -131,7 +131,7 @@ print(view.tolist(), other.tolist(), vec.tolist())
         )
         self.assertEqual(said, ["[9.0, 2.0, 3.0] " * 2 + "[9.0, 2.0, 3.0]"])
 
-    def test_arrays_keep_the_memory_of_a_vector_that_is_gone(self):
+    def test_arrays_keep_a_gone_vectors_memory(self):
         said = self.said(
             """
 view = numpy.asarray(vec)
@@ -142,7 +142,7 @@ print(view.tolist())
         )
         self.assertEqual(said, ["[1.0, 2.0, 3.0]"])
 
-    def test_asking_whether_it_can_be_shown_is_no_view(self):
+    def test_hasattr_is_no_view(self):
         vec = gpu_vmm.DeviceVec("int8", [1], backend=backend())
         self.assertTrue(hasattr(vec, "__array_interface__"))
         vec.suspend()
@@ -189,7 +189,7 @@ class Lent(Case):
             self.assertGreater(self.pool.suspend("other"), 0)
             self.pool.resume("other")
 
-    def test_a_block_of_an_array_that_is_gone_is_free(self):
+    def test_gone_array_frees_its_block(self):
         del self.memory
         self.assertEqual(self.pool.stats()["live"], 0)
         self.pool.suspend("")

@@ -121,7 +121,7 @@ class Observers(Case):
         self.assertEqual(region.suspend(), unit)
         self.assertEqual([str(note.exc_value) for note in noted], ["not registered"])
 
-    def test_a_region_may_be_closed_in_its_callback(self):
+    def test_callback_may_close_its_region(self):
         region, unit = region_of(backend(), 1)
         seen = []
 

@@ -23,8 +23,8 @@ const INSTEAD: &str = "set NVIDIA_LIBRARY to the path of NVIDIA's libcuda.so.1";
 
 /// The tests, which are ignored elsewhere: the program, the path of its source, and the test's name.
 const TESTS: [(&str, &str, &str); 2] = [
-    ("open", "backend-cuda/tests/open", "nvidias_own_library_without_a_gpu_says_so"),
-    ("cli", "cli/tests/cli", "info_says_that_nvidias_own_library_sees_no_gpu"),
+    ("open", "backend-cuda/tests/open", "nvidias_library_reports_no_gpu"),
+    ("cli", "cli/tests/cli", "info_reports_nvidias_missing_gpu"),
 ];
 
 /// Runs them; if they cannot run, the reason is a row of the table.

@@ -30,7 +30,7 @@ const ON_MIRI: [(&str, &[&str]); 4] = [
     ("gpu-vmm-share", &["channel::tests::malformed::the_decoder"]),
     (
         "gpu-vmm-snapshot",
-        &["tests::lies::a_file", "tests::lies::the_reader", "merge::tests::what", "options", "plan"],
+        &["tests::lies::assembled", "tests::lies::the_reader", "merge::tests::un", "options", "plan"],
     ),
 ];
 

@@ -50,7 +50,7 @@ mod tests {
     use crate::types::Detail;
 
     #[test]
-    fn the_newest_error_is_kept_and_all_are_counted() {
+    fn newest_error_is_kept_all_counted() {
         let log = DropLog::new();
         for operation in [Operation::Unmap, Operation::Free] {
             log.record(Error::new(operation, Detail::ZeroSize));

@@ -108,7 +108,7 @@ mod tests {
     use std::fs::{create_dir, write};
 
     #[test]
-    fn more_than_the_machine_has_is_refused_with_the_numbers() {
+    fn oversized_request_error_has_numbers() {
         let error = check_available(Operation::Suspend, Bytes::gib(1 << 30)).unwrap_err();
         let Detail::BackingStoreFull { needed, free, capacity } = error.detail() else { panic!("{error}") };
         assert!(*needed == Bytes::gib(1 << 30) && free <= capacity && !capacity.is_zero(), "{error}");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_has_what_its_limit_leaves_and_what_can_be_written_to_disks() {
+    fn group_counts_limit_and_dirty_pages() {
         let folder = std::env::temp_dir().join(format!("gpu-vmm-group-{}", std::process::id()));
         create_dir(&folder).unwrap();
         let is = |max: &str, current: &str, stat: &str| {

@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn it_begins_where_a_large_page_can_and_is_all_there() {
+    fn pages_are_large_page_aligned_and_complete() {
         for length in [Bytes(1), Bytes::mib(3), SHARE + Bytes(1)] {
             let pages = HostPages::new(Operation::PinMemory, length).unwrap();
             assert_eq!(pages.start().as_ptr() as usize % (2 << 20), 0);
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn what_is_populated_is_in_memory_and_stays_out_of_children() {
+    fn populated_pages_stay_out_of_children() {
         let pages = HostPages::new(Operation::PinMemory, SHARE + SHARE).unwrap();
         // Resident size, and the flags, of the mapping in which the pages lie: "dc" is DONTFORK.
         let at = pages.start().as_ptr() as u64;

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_names_of_the_default_stream_and_no_other_are_the_default_stream() {
+    fn default_stream_has_exactly_two_names() {
         // SAFETY: no driver is called with them.
         let stream = |raw| unsafe { Stream::from_raw(std::ptr::without_provenance_mut(raw)) };
         let is: [(bool, bool); 4] = [0, LEGACY, PER_THREAD, 0x1000]
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_per_thread_stream_is_refused_by_the_names_of_both_vendors() {
+    fn per_thread_stream_refusal_names_both_vendors() {
         let error = Stream::PER_THREAD.check_shared(Operation::RecordUse).map_err(|error| error.to_string());
         let text = "record use: not supported: stream 0x2 is the per-thread default stream (CU_STREAM_PER_THREAD, \
                     hipStreamPerThread), which is another stream in each thread; pass a stream that the program \

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_bytes_go_through_the_cache_and_so_do_those_after_them() {
+    fn refused_direct_bytes_use_the_cache() {
         with_aligned(|bytes| {
             // The disk wants addresses that are multiples of 4 or more; a file system without direct I/O takes this one.
             let mut file = DirectFile::new(file());
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_space_is_an_error_before_the_first_byte() {
+    fn full_disk_error_precedes_first_byte() {
         let file = DirectFile::new(file());
         alone(|| {
             let limit = libc::rlimit { rlim_cur: UNIT as u64, rlim_max: libc::RLIM_INFINITY };

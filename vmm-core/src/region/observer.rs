@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_observer_that_panicked_is_not_running_any_more() {
+    fn panicked_observer_is_not_running() {
         let answer: std::result::Result<(), String> = caught(|| {
             assert_eq!(RUNNING.get(), 1);
             panic!("on purpose")
@@ -395,13 +395,13 @@ mod tests {
     }
 
     #[test]
-    fn an_observer_still_runs_when_one_inside_it_has_ended() {
+    fn outer_observer_runs_after_inner_ended() {
         let running = caught(|| [caught(|| RUNNING.get()).unwrap(), RUNNING.get()]).unwrap();
         assert_eq!((running, RUNNING.get()), ([2, 1], 0));
     }
 
     #[test]
-    fn the_text_of_a_panic_is_found_if_there_is_one() {
+    fn panic_text_is_found() {
         assert_eq!(text_of(&"constant"), "constant");
         assert_eq!(text_of(&String::from("made up")), "made up");
         assert_eq!(text_of(&7), "no text");

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_of_another_size_or_alignment_breaks_the_drivers_contract() {
+    fn wrong_range_breaks_the_drivers_contract() {
         let (size, unit) = (Bytes::mib(4), Alignment::from(Granularity::BYTE));
         let alignment = unit.max(Alignment::new(Bytes::mib(2)).unwrap_or(unit));
         let check = |base, size_of_answer| {

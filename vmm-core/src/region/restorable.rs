@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn places_fill_the_window_and_do_not_leave_it() {
+    fn places_fill_and_keep_the_window() {
         let (base, end) = (ON_LINUX.base, ON_LINUX.end());
         assert_eq!(end, Address(0x5000_0000_0000));
         assert_eq!(place(UNIT, UNIT, 0).unwrap(), base);
@@ -121,7 +121,7 @@ mod tests {
 
     /// CUDA's driver for Windows never returns from a call with a higher address.
     #[test]
-    fn places_on_windows_lie_between_64_and_512_gib() {
+    fn windows_places_keep_their_limits() {
         let (low, high) = (Address(64 << 30), Address(512 << 30));
         for (size, random) in [(UNIT, 0), (UNIT, u64::MAX), (Bytes::gib(100), 7), (Bytes::gib(448), 3)] {
             let place = chosen(ON_WINDOWS, Operation::Allocate, size, UNIT, random).unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_window_is_refused_with_what_there_is() {
+    fn oversized_place_error_has_window_size() {
         let limit = |size, step| match place(size, step, 1).map_err(Error::into_detail) {
             Err(Detail::AddressSpaceExhausted { limit, .. }) => limit,
             other => panic!("{other:?}"),

@@ -354,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_round_has_the_seed_and_each_other_writes_other_words() {
+    fn only_last_round_has_the_seed() {
         let seeds: Vec<u64> = round_seeds(u64::MAX, 3).collect();
         assert_eq!(seeds, [1, 0, u64::MAX]);
         assert_eq!(round_seeds(7, 1).collect::<Vec<_>>(), [7]);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_count_of_all_words_has_an_end() {
+    fn only_complete_counts_have_an_end() {
         let after = |looked_at: u64, wrong: u64| {
             let count = Count::begin();
             let [a, b] = count.start();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_count_left_is_no_end() {
+    fn earlier_count_leaves_no_end() {
         let first = Count::begin();
         let [looked_at, wrong] = first.start();
         let left = [looked_at.wrapping_add(8), wrong];

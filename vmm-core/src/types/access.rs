@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn each_access_is_within_itself_and_the_larger_ones() {
+    fn access_includes_itself_and_smaller_ones() {
         let all = [Access::None, Access::Read, Access::ReadWrite];
         let within = all.map(|one| all.map(|other| one.is_within(other)));
         assert_eq!(within, [[true; 3], [false, true, true], [false, false, true]]);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_people_write_and_refuses_the_rest() {
+    fn parses_usual_sizes_and_refuses_others() {
         assert_eq!("2M".parse(), Ok(Bytes::mib(2)));
         assert_eq!(" 0.5 gib ".parse(), Ok(Bytes::mib(512)));
         assert_eq!(".5k".parse(), Ok(Bytes(512)));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_byte_is_left_out() {
+    fn partial_byte_is_left_out() {
         for (text, bytes) in [("0.3KiB", 307), ("1.9999", 1), ("0.0001MiB", 104)] {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identifier_is_printed_in_the_usual_groups() {
+    fn identifier_is_printed_in_groups() {
         let uuid = DeviceUuid(std::array::from_fn(|place| place as u8));
         let text = "00010203-0405-0607-0809-0a0b0c0d0e0f";
         assert_eq!((format!("{uuid}"), format!("{uuid:?}")), (text.to_owned(), text.to_owned()));

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_errno_has_the_name_of_the_kernels_header() {
+    fn errno_names_match_kernel_header() {
         macro_rules! is_named {
             ($($name:ident)*) => {
                 $(assert_eq!(name(Errno::from_raw_os_error(libc::$name)), stringify!($name));)*
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_memory_is_explained_for_calls_that_map() {
+    fn mapping_enomem_is_explained() {
         for call in ["mmap", "mprotect", "munmap"] {
             let text = explanation(call, Errno::NOMEM);
             assert_eq!(text, "no such range of addresses is free, or the system is out of memory", "{call}");

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_with_the_lock_leaves_it_usable() {
+    fn panic_leaves_the_lock_usable() {
         let lock = Lock::new(1);
         let operation = Operation::Grow;
         let taken = lock.lock(operation).unwrap();
@@ -93,7 +93,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_forked_child_cannot_take_a_lock_whether_it_is_free_or_held() {
+    fn forked_child_takes_no_lock() {
         let (free, held) = (Lock::new(1), Lock::new(2));
         let _held = held.lock(Operation::Grow).unwrap();
         gpu_vmm_testkit::forked::alone(|| {

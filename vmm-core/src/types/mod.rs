@@ -115,7 +115,7 @@ mod tests {
 
     /// Failed assertions show it.
     #[test]
-    fn the_debug_text_of_sizes_addresses_and_devices_is_their_display_text() {
+    fn debug_text_is_display_text() {
         let range = AddressRange { base: Address(0x1000), size: Bytes::kib(8) };
         assert_eq!(format!("{:?} {:?} {GRANULARITY:?}", Bytes::mib(2), Address(16)), "2 MiB 0x10 64 KiB");
         assert_eq!(format!("{range:?}"), "0x1000..0x3000 (8 KiB)");

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_range_has_the_same_end() {
+    fn rest_of_range_has_same_end() {
         assert_eq!((range(2, 8).from(Bytes(5)), range(2, 8).end()), (range(5, 5), Bytes(10)));
     }
 }

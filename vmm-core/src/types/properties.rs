@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_another_system_are_refused_with_those_of_this_one() {
+    fn foreign_handle_type_error_names_ours() {
         let (other, text) = match cfg!(windows) {
             true => (
                 HandleTypes::FILE_DESCRIPTOR,

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quirk_ends_before_the_first_version_without_it() {
+    fn quirk_ends_before_first_good_version() {
         let quirk = Quirk { id: "", from: 600, below: 700, effect: "", handling: "", evidence: "" };
         assert_eq!([599, 600, 699, 700].map(|version| quirk.is_in(version)), [false, true, true, false]);
     }

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sizes_of_a_group_differ_by_at_most_16_times() {
+    fn group_sizes_differ_at_most_sixteenfold() {
         const MIB: u64 = 1 << 20;
         for (size, group, largest) in [
             (1, 2, 16),

@@ -27,9 +27,9 @@ fn block(pool: &Pool<HostBackend>, size: Bytes) -> Block<HostBackend> {
 
 /// The last of a pool and its blocks frees the thread caches, in any order: each of them refers to the core.
 #[test]
-fn thread_caches_end_with_the_last_of_the_pool_and_its_blocks() {
+fn thread_caches_end_with_pool_and_blocks() {
     for (size, pool_is_last) in SIZES.into_iter().flat_map(|size| [(size, true), (size, false)]) {
-        explore("thread_caches_end_with_the_last_of_the_pool_and_its_blocks", 5, move || {
+        explore("thread_caches_end_with_pool_and_blocks", 5, move || {
             let whole = spawn(move || {
                 let (pool, inner) = pool();
                 let (one, other) = (block(&pool, size), block(&pool, size));

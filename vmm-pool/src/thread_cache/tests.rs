@@ -66,7 +66,7 @@ fn live_blocks_keep_their_bin() {
 
 /// Blocks that wait for another stream leave their bin when they are freed.
 #[test]
-fn blocks_freed_into_the_core_leave_their_bin() {
+fn blocks_freed_into_core_leave_bin() {
     let pool = pool();
     for number in 0..3 {
         let mut block = pool.request(Bytes(300)).stream(stream(number)).alloc().unwrap();

@@ -50,7 +50,7 @@ fn amounts(region: &GrowingRegion<Faulty>, thread: &PremapThread) -> [u64; 3] {
 }
 
 #[test]
-fn the_premapped_part_and_its_step_are_rounded_up() {
+fn premapped_part_and_step_round_up() {
     let (backend, thread) = (backend(), PremapThread::start(UNIT).unwrap());
     let most = Bytes(u64::MAX);
     for (by, step, expected) in [
@@ -87,7 +87,7 @@ fn a_plain_region_has_no_premapped_part() {
 
 /// Its memory may be at another address after each growth.
 #[test]
-fn a_plain_region_that_grows_reports_its_copy_and_its_new_address() {
+fn growing_plain_region_reports_its_copy() {
     let backend = FaultInject::new(HostConfig::new().without_virtual_memory().open().unwrap());
     let thread = PremapThread::start(UNIT).unwrap();
     let region = Region::builder(&backend).build().unwrap();
@@ -101,7 +101,7 @@ fn a_plain_region_that_grows_reports_its_copy_and_its_new_address() {
 }
 
 #[test]
-fn each_step_maps_one_handle_until_another_would_exceed_the_premapped_part() {
+fn steps_map_handles_within_premapped_part() {
     let (backend, thread) = (backend(), PremapThread::start(UNIT * 100).unwrap());
     let region = growing(&backend, 5, 2, &thread);
     assert_eq!((region.shared.step(), amounts(&region, &thread)), (Step::More, [0, 2, 2]));
@@ -119,7 +119,7 @@ fn each_step_maps_one_handle_until_another_would_exceed_the_premapped_part() {
 }
 
 #[test]
-fn regions_share_a_budget_that_may_be_used_up_to_the_last_byte() {
+fn regions_share_the_whole_budget() {
     let (backend, thread) = (backend(), PremapThread::start(UNIT * 5).unwrap());
     let [one, other] = [3, 2].map(|by| growing(&backend, by, by, &thread));
     assert_eq!((one.shared.step(), amounts(&one, &thread)), (Step::Done, [0, 3, 3]));
@@ -180,7 +180,7 @@ fn growth_reports_what_it_has_added() {
 
 /// While a request waits for the lock, its holder may map more than is requested.
 #[test]
-fn growth_that_maps_itself_ends_with_the_requested_size() {
+fn self_mapping_growth_ends_as_requested() {
     let (backend, thread) = (backend(), PremapThread::start(UNIT * 100).unwrap());
     let region = growing(&backend, 4, 4, &thread);
     region.lock().unwrap().grow_to(UNIT * 3).unwrap();
@@ -200,7 +200,7 @@ fn growth_that_maps_itself_ends_with_the_requested_size() {
 }
 
 #[test]
-fn shrinking_releases_whole_handles_and_keeps_the_rest_of_one_premapped() {
+fn shrinking_releases_only_whole_handles() {
     let (backend, thread) = (backend(), PremapThread::start(UNIT * 100).unwrap());
     let region = growing(&backend, 4, 2, &thread);
     for units in [2, 4, 6] {
@@ -236,7 +236,7 @@ fn shrinking_releases_whole_handles_and_keeps_the_rest_of_one_premapped() {
 }
 
 #[test]
-fn a_locked_region_neither_grows_without_its_lock_nor_is_premapped() {
+fn locked_region_neither_grows_nor_premaps() {
     let (backend, thread) = (backend(), PremapThread::start(UNIT * 100).unwrap());
     let region = growing(&backend, 4, 2, &thread);
     region.shared.step();
@@ -287,7 +287,7 @@ impl PremapWork for Says {
 
 /// Works come in the order of their requests, so all earlier ones are done when the last one has sent.
 #[test]
-fn growth_asks_the_thread_if_a_step_fits_behind_what_is_left() {
+fn growth_asks_thread_if_step_fits() {
     let (backend, thread) = (backend(), PremapThread::start(UNIT * 100).unwrap());
     let mut region = growing(&backend, 6, 2, &thread);
     while region.shared.step() == Step::More {}
@@ -319,7 +319,7 @@ fn growth_asks_the_thread_if_a_step_fits_behind_what_is_left() {
 
 /// The thread grows a region with its budget; a plain region would move under the work that uses it.
 #[test]
-fn a_plain_region_in_place_of_the_first_is_not_premapped() {
+fn swapped_in_plain_region_never_premaps() {
     let (ahead, plain) = (UNIT * 8, HostConfig::new().granularity(UNIT).memory(Bytes::mib(16)));
     let thread = PremapThread::start(ahead).unwrap();
     let without = FaultInject::new(plain.without_virtual_memory().open().unwrap());

@@ -69,7 +69,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn a_thread_keeps_its_number_which_no_later_thread_has() {
+    fn thread_numbers_are_never_reused() {
         let number = || {
             let first = thread_number();
             assert_eq!(thread_number(), first);

@@ -68,7 +68,7 @@ fn revision(revision: u64) -> Message {
 }
 
 #[test]
-fn messages_and_descriptors_arrive_in_order_both_ways() {
+fn messages_and_descriptors_arrive_in_order() {
     alone(|| {
         let (mut one, mut other) = Channel::pair().unwrap();
         let tracers: Vec<Tracer> = (0..MAX_DESCRIPTORS).map(|_| Tracer::new()).collect();
@@ -93,7 +93,7 @@ fn messages_and_descriptors_arrive_in_order_both_ways() {
 }
 
 #[test]
-fn an_end_of_a_pair_can_be_moved_before_it_is_used() {
+fn unused_end_of_pair_can_move() {
     alone(|| {
         let (mut ours, theirs) = Channel::pair().unwrap();
         assert_eq!((ours.wait(), theirs.wait()), (LATE, LATE), "the default limit");
@@ -145,7 +145,7 @@ fn no_other_socket_makes_a_channel() {
 }
 
 #[test]
-fn a_channel_to_who_is_not_allowed_is_closed() {
+fn channel_to_refused_process_is_closed() {
     alone(|| {
         let (one, other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -161,7 +161,7 @@ fn a_channel_to_who_is_not_allowed_is_closed() {
 }
 
 #[test]
-fn what_is_too_large_is_not_sent_and_ends_nothing() {
+fn oversized_message_is_not_sent() {
     alone(|| {
         let (mut one, mut other) = Channel::pair().unwrap();
         let error =

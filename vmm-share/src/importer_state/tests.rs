@@ -200,7 +200,7 @@ fn the_most_pieces_and_mappings_are_permitted() {
 }
 
 #[test]
-fn a_region_can_end_with_the_address_space_and_overlaps_are_named() {
+fn region_limits_and_overlaps_are_checked() {
     let check = |places: &[Range<u64>], end| check_places(OPERATION, places.to_vec(), UNIT, end);
     check(std::slice::from_ref(&(0..ADDRESS_SPACE.0)), ADDRESS_SPACE.0).unwrap();
     let beyond = ADDRESS_SPACE.0 + UNIT;

@@ -39,7 +39,7 @@ const SOON: Duration = Duration::from_millis(20);
 const LATE: Duration = Duration::from_secs(30);
 
 #[test]
-fn the_socket_is_the_users_alone_and_goes_with_the_listener() {
+fn socket_is_private_and_removed() {
     alone(|| {
         rustix::process::umask(Mode::empty());
         let folder = Folder::new();
@@ -54,7 +54,7 @@ fn the_socket_is_the_users_alone_and_goes_with_the_listener() {
 }
 
 #[test]
-fn a_path_that_exists_is_refused_and_left_alone() {
+fn existing_path_is_refused_and_kept() {
     alone(|| {
         let folder = Folder::new();
         fs::write(folder.socket(), "precious").unwrap();
@@ -65,7 +65,7 @@ fn a_path_that_exists_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_path_that_is_another_files_by_now_is_left_alone() {
+fn replaced_path_is_left_alone() {
     alone(|| {
         let folder = Folder::new();
         let listener = Listener::bind(folder.socket()).unwrap();
@@ -79,7 +79,7 @@ fn a_path_that_is_another_files_by_now_is_left_alone() {
 }
 
 #[test]
-fn a_forked_child_does_not_remove_its_parents_socket() {
+fn forked_child_keeps_its_parents_socket() {
     alone(|| {
         let folder = Folder::new();
         let listener = Listener::bind(folder.socket()).unwrap();
@@ -90,7 +90,7 @@ fn a_forked_child_does_not_remove_its_parents_socket() {
 }
 
 #[test]
-fn paths_that_no_socket_can_have_are_errors() {
+fn impossible_socket_paths_are_errors() {
     let folder = Folder::new();
     let long = folder.0.join("x".repeat(108));
     for (path, part) in [
@@ -105,7 +105,7 @@ fn paths_that_no_socket_can_have_are_errors() {
 }
 
 #[test]
-fn a_relative_path_is_one_of_the_folder_at_that_time() {
+fn relative_path_keeps_its_folder() {
     alone(|| {
         let folder = Folder::new();
         std::env::set_current_dir(&folder.0).unwrap();
@@ -138,7 +138,7 @@ fn two_processes_meet_at_a_path() {
 }
 
 #[test]
-fn a_program_that_is_started_inherits_no_socket() {
+fn started_program_inherits_no_socket() {
     alone(|| {
         let folder = Folder::new();
         let listener = Listener::bind(folder.socket()).unwrap();
@@ -152,7 +152,7 @@ fn a_program_that_is_started_inherits_no_socket() {
 }
 
 #[test]
-fn who_is_not_allowed_is_closed_and_others_are_accepted() {
+fn refused_process_does_not_block_others() {
     alone(|| {
         let folder = Folder::new();
         let listener = Listener::bind(folder.socket()).unwrap();
@@ -175,7 +175,7 @@ fn who_is_not_allowed_is_closed_and_others_are_accepted() {
 
 /// Needs root, because the test acts as another user.
 #[test]
-fn another_user_does_not_get_at_the_socket_and_is_not_the_same_user() {
+fn another_user_is_refused() {
     alone(|| {
         if !rustix::process::geteuid().is_root() {
             return;
@@ -205,7 +205,7 @@ fn another_user_does_not_get_at_the_socket_and_is_not_the_same_user() {
 }
 
 #[test]
-fn nobody_who_comes_and_nobody_who_listens_are_errors_in_time() {
+fn missing_side_is_an_error_in_time() {
     alone(|| {
         let folder = Folder::new();
         let missing = Channel::connect(folder.socket(), Allowed::same_user(), LATE).unwrap_err().to_string();
@@ -239,7 +239,7 @@ fn nobody_who_comes_and_nobody_who_listens_are_errors_in_time() {
 }
 
 #[test]
-fn each_call_without_a_free_descriptor_names_itself_and_its_path() {
+fn descriptor_shortage_error_names_call() {
     alone(|| {
         let folder = Folder::new();
         let (path, other) = (folder.socket(), folder.0.join("other"));
@@ -275,7 +275,7 @@ fn each_call_without_a_free_descriptor_names_itself_and_its_path() {
 }
 
 #[test]
-fn a_listener_of_another_kind_is_refused_with_a_hint() {
+fn foreign_listener_is_refused_with_hint() {
     alone(|| {
         let folder = Folder::new();
         let _other = std::os::unix::net::UnixListener::bind(folder.socket()).unwrap();
@@ -287,7 +287,7 @@ fn a_listener_of_another_kind_is_refused_with_a_hint() {
 
 /// A limit of zero is over before the first attempt.
 #[test]
-fn the_longest_and_the_shortest_limit_of_a_connection() {
+fn longest_and_shortest_connection_limits() {
     alone(|| {
         let folder = Folder::new();
         let listener = Listener::bind(folder.socket()).unwrap();

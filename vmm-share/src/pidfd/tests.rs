@@ -37,7 +37,7 @@ impl Drop for Sleep {
 }
 
 #[test]
-fn a_descriptor_is_fetched_as_long_as_its_process_lives() {
+fn descriptor_is_fetched_while_process_lives() {
     let file = memory();
     let (sleep, token) = Sleep::with(&file);
     let fetched = fetch(FETCH, &token).unwrap();
@@ -50,7 +50,7 @@ fn a_descriptor_is_fetched_as_long_as_its_process_lives() {
 }
 
 #[test]
-fn what_is_not_what_was_meant_is_not_taken() {
+fn unexpected_descriptor_is_not_taken() {
     let file = memory();
     let (_sleep, token) = Sleep::with(&file);
     let inode = FileId { inode: token.file.inode + 1, ..token.file };
@@ -79,7 +79,7 @@ fn what_is_not_what_was_meant_is_not_taken() {
 }
 
 #[test]
-fn a_token_of_this_process_is_of_the_file_that_it_has_open() {
+fn token_names_the_open_file() {
     let file = memory();
     let token = of_this(FETCH, file.as_fd()).unwrap();
     assert_eq!((token.pid, token.number), (std::process::id(), file.as_raw_fd()));
@@ -89,7 +89,7 @@ fn a_token_of_this_process_is_of_the_file_that_it_has_open() {
 
 /// A user other than root fetches from a process that is not dumpable, which only root may trace.
 #[test]
-fn where_it_is_not_permitted_the_error_says_what_it_needs() {
+fn permission_error_says_what_is_needed() {
     let (mut ready, mut told) = pipe().unwrap();
     let file = memory();
     let owner = Child::fork(|| {
@@ -112,7 +112,7 @@ fn where_it_is_not_permitted_the_error_says_what_it_needs() {
 }
 
 #[test]
-fn an_error_of_the_system_names_the_descriptor_and_its_process() {
+fn system_error_names_descriptor_and_process() {
     let file = memory();
     let token = of_this(FETCH, file.as_fd()).unwrap();
     Child::fork(|| {

@@ -128,8 +128,8 @@ fn what_one_process_offers_another_one_fetches() {
 }
 
 #[test]
-fn what_is_given_is_taken_and_what_is_not_delivered_is_closed_there() {
-    let Some(mut child) = child("what_is_given_is_taken_and_what_is_not_delivered_is_closed_there") else {
+fn given_handles_are_taken_or_closed() {
+    let Some(mut child) = child("given_handles_are_taken_or_closed") else {
         let ProcessId { pid, created } = ProcessId::current().unwrap();
         println!("\nprocess: {pid} {created}");
         let [value] = numbers(&line());
@@ -166,7 +166,7 @@ fn what_is_given_is_taken_and_what_is_not_delivered_is_closed_there() {
 }
 
 #[test]
-fn a_process_is_named_by_its_number_and_its_creation() {
+fn process_is_named_by_number_and_creation() {
     let here = ProcessId::current().unwrap();
     assert_eq!(here, ProcessId::current().unwrap());
     assert_eq!(here.pid, std::process::id());
@@ -178,7 +178,7 @@ fn a_process_is_named_by_its_number_and_its_creation() {
 }
 
 #[test]
-fn what_a_driver_gives_is_looked_at_before_it_is_owned() {
+fn driver_handles_are_checked_before_ownership() {
     for none in [0usize, usize::MAX, 0x4000_0002, 0x7fff_fff0] {
         // SAFETY: none of these values is a handle.
         let adopted = unsafe { adopt(Operation::ExportMemory, none as RawHandle) };

@@ -14,7 +14,7 @@ fn assert_bad(path: &Path, part: &str) {
 
 /// As a file system may leave them after a power loss.
 #[test]
-fn zeros_in_place_of_the_end_are_noticed() {
+fn zeros_at_the_end_are_noticed() {
     let folder = Folder::new("zeros");
     let path = folder.file("a");
     let size = write(&path, &contents(1), small()).unwrap().file.0;
@@ -33,7 +33,7 @@ fn zeros_in_place_of_the_end_are_noticed() {
 }
 
 #[test]
-fn several_bytes_that_change_at_once_are_noticed() {
+fn several_changed_bytes_are_noticed() {
     let folder = Folder::new("flips");
     let path = folder.file("a");
     write(&path, &contents(1), small()).unwrap();
@@ -86,7 +86,7 @@ fn another_version_is_refused() {
 }
 
 #[test]
-fn a_file_that_shrinks_while_it_is_open_gives_no_bytes() {
+fn shrinking_file_gives_no_bytes() {
     let folder = Folder::new("shrink");
     let path = folder.file("a");
     write(&path, &contents(1), plain()).unwrap();
@@ -112,7 +112,7 @@ impl crate::disk::ReadAt for Broken {
 }
 
 #[test]
-fn a_disk_that_cannot_be_read_is_no_damaged_file() {
+fn unreadable_disk_is_no_damaged_file() {
     let folder = Folder::new("disk");
     let path = folder.file("a");
     write(&path, &contents(1), small()).unwrap();

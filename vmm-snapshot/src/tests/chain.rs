@@ -30,7 +30,7 @@ fn open(folder: &Folder, name: &str) -> SnapshotFile {
 }
 
 #[test]
-fn each_of_three_snapshots_has_all_of_its_contents() {
+fn each_of_three_snapshots_is_complete() {
     let folder = Folder::new("three");
     let contents = three(&folder);
     for (name, contents) in ["one", "two", "three"].iter().zip(&contents) {
@@ -51,7 +51,7 @@ fn each_of_three_snapshots_has_all_of_its_contents() {
 }
 
 #[test]
-fn files_that_no_block_is_in_are_not_needed() {
+fn unused_earlier_files_are_not_needed() {
     let folder = Folder::new("unneeded");
     let [one, _, _] = three(&folder);
     let third = open(&folder, "three");
@@ -92,7 +92,7 @@ fn files_that_no_block_is_in_are_not_needed() {
 }
 
 #[test]
-fn a_missing_or_another_earlier_snapshot_is_named() {
+fn missing_earlier_snapshot_is_named() {
     let folder = Folder::new("missing");
     let contents = three(&folder);
     let one = open(&folder, "one").description().id.to_string();
@@ -122,7 +122,7 @@ fn a_missing_or_another_earlier_snapshot_is_named() {
 }
 
 #[test]
-fn a_change_in_an_earlier_file_is_noticed() {
+fn changed_earlier_file_is_noticed() {
     use std::os::unix::fs::FileExt;
     let folder = Folder::new("earlier");
     three(&folder);
@@ -140,7 +140,7 @@ fn a_change_in_an_earlier_file_is_noticed() {
 }
 
 #[test]
-fn an_earlier_snapshot_has_to_be_beside_the_new_one_and_to_stay() {
+fn earlier_snapshot_must_stay_beside() {
     let folder = Folder::new("beside");
     let [one, ..] = three(&folder);
     let third = open(&folder, "three");
@@ -159,7 +159,7 @@ fn an_earlier_snapshot_has_to_be_beside_the_new_one_and_to_stay() {
 }
 
 #[test]
-fn an_earlier_snapshot_is_not_written_over_by_any_name_it_has() {
+fn earlier_snapshot_is_never_overwritten() {
     let folder = Folder::new("names");
     let one = contents(1);
     write(&folder.file("one"), &one, plain()).unwrap();
@@ -184,7 +184,7 @@ fn an_earlier_snapshot_is_not_written_over_by_any_name_it_has() {
 }
 
 #[test]
-fn blocks_of_another_size_are_never_the_same() {
+fn blocks_of_other_size_always_differ() {
     let folder = Folder::new("size");
     let one = contents(1);
     write(&folder.file("one"), &one, plain()).unwrap();
@@ -197,7 +197,7 @@ fn blocks_of_another_size_are_never_the_same() {
 
 /// The name would lead to another file on a system where it means something else.
 #[test]
-fn a_file_whose_name_cannot_be_stored_is_no_earlier_snapshot() {
+fn unstorable_name_is_no_earlier_snapshot() {
     let folder = Folder::new("colon");
     let one = contents(1);
     write(&folder.file("c:one"), &one, plain()).unwrap();

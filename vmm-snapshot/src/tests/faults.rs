@@ -79,7 +79,7 @@ fn write_some(
 }
 
 #[test]
-fn whichever_call_fails_the_old_snapshot_is_whole_and_nothing_is_left() {
+fn failed_call_keeps_the_old_snapshot() {
     let folder = Folder::new("sweep");
     let path = folder.file("a");
     let (old, new) = (contents(1), contents(2));
@@ -136,7 +136,7 @@ impl Destination for Refusing {
 }
 
 #[test]
-fn the_first_of_two_failures_at_once_is_returned_by_all_calls() {
+fn first_failure_is_returned_by_all() {
     let contents = contents(1);
     let reasons = Mutex::new(vec![io::ErrorKind::StorageFull, io::ErrorKind::PermissionDenied]);
     let place = |_: &Path| Ok(Box::new(Refusing { both: Barrier::new(2), reasons }) as Box<dyn Destination>);
@@ -153,7 +153,7 @@ fn the_first_of_two_failures_at_once_is_returned_by_all_calls() {
 }
 
 #[test]
-fn the_first_snapshot_leaves_nothing_where_it_fails() {
+fn failed_first_snapshot_leaves_nothing() {
     let folder = Folder::new("first");
     for count in 0..8 {
         assert!(write_some(&folder.file("a"), count, &contents(1)).0.is_err());
@@ -162,7 +162,7 @@ fn the_first_snapshot_leaves_nothing_where_it_fails() {
 }
 
 #[test]
-fn the_limit_on_a_files_size_is_an_error_like_any_other() {
+fn file_size_limit_is_ordinary_error() {
     let folder = Folder::new("limit");
     let path = folder.file("a");
     let (old, new) = (contents(1), contents(2));

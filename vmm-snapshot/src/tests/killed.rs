@@ -48,7 +48,7 @@ fn whole(path: &Path) -> u64 {
 }
 
 #[test]
-fn after_each_of_a_hundred_kills_there_is_a_whole_snapshot() {
+fn hundred_kills_leave_a_whole_snapshot() {
     // In a memory file system, if there is one: the state of the disk does not matter without a power loss, and most kills would
     // hit the wait for the disk.
     let folder = Folder::beneath(Path::new("/dev/shm"), "killed");

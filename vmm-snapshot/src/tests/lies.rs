@@ -27,7 +27,7 @@ fn file(head: &Head, blocks: &[u8], entries: &[Entry]) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_that_was_put_together_is_read() {
+fn assembled_file_is_read() {
     let (bytes, entries) = blocks();
     fuzz::read_all(&file(&good_head(), &bytes, &entries)).unwrap();
 }
@@ -347,7 +347,7 @@ fn the_reader_takes_any_bytes() {
 
 /// Each error names the byte at which the part begins that is wrong.
 #[test]
-fn each_error_is_at_the_place_that_is_wrong() {
+fn each_error_has_the_wrong_place() {
     let (bytes, entries) = blocks();
     let good = file(&good_head(), &bytes, &entries);
     let (size, index) = (good.len(), Header::BYTES + bytes.len());

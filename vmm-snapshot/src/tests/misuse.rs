@@ -17,7 +17,7 @@ const WRONG: [(usize, u64, usize); 6] =
     [(2, 0, 4096), (0, 4, 4096), (0, u64::MAX, 4096), (0, 0, 4095), (1, 0, 0), (0, 4, 0)];
 
 #[test]
-fn blocks_that_are_wrong_are_refused_and_the_rest_goes_on() {
+fn wrong_blocks_are_refused_others_continue() {
     let folder = Folder::new("wrong");
     let path = folder.file("a");
     let writer = create(&path).unwrap();
@@ -46,7 +46,7 @@ fn blocks_that_are_wrong_are_refused_and_the_rest_goes_on() {
 }
 
 #[test]
-fn a_snapshot_that_lacks_a_block_is_not_finished() {
+fn incomplete_snapshot_is_not_finished() {
     let folder = Folder::new("lacks");
     let path = folder.file("a");
     write(&path, &contents(1), plain()).unwrap();
@@ -60,7 +60,7 @@ fn a_snapshot_that_lacks_a_block_is_not_finished() {
 }
 
 #[test]
-fn descriptions_and_options_that_make_no_sense_are_refused() {
+fn invalid_descriptions_and_options_are_refused() {
     let folder = Folder::new("sense");
     let path = folder.file("a");
     let mut bad = description();
@@ -111,7 +111,7 @@ fn what_is_no_file_is_not_replaced() {
 }
 
 #[test]
-fn the_second_writer_of_a_snapshot_is_refused_until_the_first_is_done() {
+fn second_writer_is_refused_until_finish() {
     let folder = Folder::new("second");
     let path = folder.file("a");
     let first = create(&path).unwrap();
@@ -126,7 +126,7 @@ fn the_second_writer_of_a_snapshot_is_refused_until_the_first_is_done() {
 }
 
 #[test]
-fn many_writers_at_once_leave_a_whole_snapshot() {
+fn many_writers_leave_whole_snapshot() {
     let folder = Folder::new("many");
     let path = folder.file("a");
     const EACH: u64 = 5;
@@ -145,7 +145,7 @@ fn many_writers_at_once_leave_a_whole_snapshot() {
 }
 
 #[test]
-fn a_forked_child_neither_reads_nor_writes_nor_removes() {
+fn forked_child_touches_no_snapshot() {
     let folder = Folder::new("forked");
     let path = folder.file("a");
     let writer = create(&path).unwrap();
@@ -173,7 +173,7 @@ fn a_forked_child_neither_reads_nor_writes_nor_removes() {
 /// The limit is that of the reader: a head of exactly that size is written and read, and a longer one is refused before a file is
 /// created.
 #[test]
-fn a_description_that_the_reader_would_refuse_is_not_written() {
+fn unreadable_description_is_not_written() {
     let folder = Folder::new("head");
     let path = folder.file("a");
     let with_tag = |length: u64| {

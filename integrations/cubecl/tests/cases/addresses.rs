@@ -6,7 +6,7 @@ use super::{ALIGNMENT, pool};
 use gpu_vmm::Stream;
 
 #[test]
-fn a_resource_is_the_address_of_the_block() {
+fn resource_is_the_blocks_address() {
     let (_, pool) = pool();
     let storage = PoolStorage::new(&pool, Stream::DEFAULT, ALIGNMENT);
     let mut storage: Box<dyn ComputeStorage<Resource = u64>> = Box::new(Addresses(storage));

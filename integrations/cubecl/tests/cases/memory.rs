@@ -44,7 +44,7 @@ fn a_reservation_is_a_block() {
 }
 
 #[test]
-fn a_dropped_handle_frees_its_memory_for_the_next_reservation() {
+fn dropped_handle_frees_its_memory() {
     let (_, pool) = pool();
     let mut memory = memory(&pool);
     let first = reserve(&mut memory, SIZE).unwrap();
@@ -75,7 +75,7 @@ fn a_stale_handle_names_no_other_allocation() {
 }
 
 #[test]
-fn more_than_the_recent_allocations_are_found_when_memory_is_short() {
+fn shortage_searches_older_allocations() {
     let (_, pool) = pool();
     let mut memory = memory(&pool);
     let count = MEMORY.0 / 2 / Bytes::kib(64).0;
@@ -88,7 +88,7 @@ fn more_than_the_recent_allocations_are_found_when_memory_is_short() {
 }
 
 #[test]
-fn no_reservation_fails_while_an_unused_allocation_can_serve_it() {
+fn unused_allocation_serves_every_reservation() {
     let (_, pool) = pool();
     let mut memory = memory(&pool);
     let size = MEMORY.0 / 256;
@@ -133,7 +133,7 @@ fn out_of_memory_is_not_too_large() {
 }
 
 #[test]
-fn a_cleanup_returns_the_memory_to_the_driver() {
+fn cleanup_returns_memory_to_driver() {
     let (backend, pool) = pool();
     let mut memory = memory(&pool);
     let failures = &mut ErrorGraph::default();
@@ -149,7 +149,7 @@ fn a_cleanup_returns_the_memory_to_the_driver() {
 }
 
 #[test]
-fn persistent_windows_nest_and_their_memory_is_suspended_as_a_whole() {
+fn nested_persistent_windows_suspend_together() {
     let (backend, pool) = pool();
     let mut memory = memory(&pool);
     memory.mode(MemoryAllocationMode::Persistent);
@@ -190,7 +190,7 @@ fn a_guard_keeps_the_allocation() {
 }
 
 #[test]
-fn a_failure_ends_with_the_range_or_the_allocation() {
+fn failure_ends_range_or_allocation() {
     let (_, pool) = pool();
     let mut memory = memory(&pool);
     let failures = &mut ErrorGraph::default();
@@ -208,7 +208,7 @@ fn a_failure_ends_with_the_range_or_the_allocation() {
 }
 
 #[test]
-fn streams_free_the_unused_memory_of_each_other() {
+fn streams_free_each_others_unused_memory() {
     let (backend, pool) = pool();
     let streams = Streams::of(&backend, DeviceId(0), 2).unwrap();
     let stream = streams.get(1);

@@ -38,7 +38,7 @@ fn a_handle_is_a_block() {
 }
 
 #[test]
-fn a_freed_handle_is_reused_at_once_and_unknown() {
+fn freed_handle_is_reused_and_unknown() {
     let (_, pool) = pool();
     let mut storage = storage(&pool);
     let first = storage.alloc(Bytes::mib(3).0).unwrap();
@@ -52,7 +52,7 @@ fn a_freed_handle_is_reused_at_once_and_unknown() {
 }
 
 #[test]
-fn a_handle_of_zero_bytes_holds_no_memory() {
+fn empty_handle_holds_no_memory() {
     let (_, pool) = pool();
     let mut storage = storage(&pool);
     let handle = storage.alloc(0).unwrap();

@@ -16,7 +16,7 @@ use std::ptr::null_mut;
 use std::time::Instant;
 
 #[test]
-fn following_a_silent_process_ends_with_the_wait() {
+fn following_ends_with_the_wait() {
     let path = std::env::temp_dir().join(format!("gpu-vmm-c-silent-{}", std::process::id()));
     let _silent = Listens::bind(&path).unwrap();
     let mut backend = null_mut();
@@ -170,7 +170,7 @@ impl Ends {
 }
 
 #[test]
-fn a_followed_region_moves_only_if_it_may() {
+fn followed_region_moves_only_if_allowed() {
     // What another test has mapped behind the region can go away at any time. Then the region grows where it is.
     assert!((0..20).any(|_| moves_only_if_it_may()), "the addresses behind the region are always free");
 }
@@ -220,7 +220,7 @@ fn moves_only_if_it_may() -> bool {
 }
 
 #[test]
-fn each_end_learns_how_the_other_one_ended() {
+fn each_end_learns_the_others_end() {
     let ends = begin("released");
     let mut outcome = 4711;
     // SAFETY: the objects live, and the place is writable.
@@ -272,7 +272,7 @@ fn a_released_import_refuses_each_call() {
 
 /// While a stream captures, no memory can be unmapped.
 #[test]
-fn an_importer_that_cannot_release_keeps_the_memory() {
+fn importer_unable_to_release_keeps_memory() {
     let ends = begin("kept");
     let mut outcome = 4711;
     // SAFETY: the objects live, and the place is writable.
@@ -291,7 +291,7 @@ fn an_importer_that_cannot_release_keeps_the_memory() {
 }
 
 #[test]
-fn a_region_with_a_tensor_is_exported_and_its_growth_published() {
+fn region_with_tensor_is_exported_and_grows() {
     use crate::tensor::{gpu_vmm_dlpack_delete, gpu_vmm_region_dlpack};
     let (mut tensor, nothing) = (null_mut(), std::ptr::null());
     let ends = begin_with("with-a-tensor", 8 * UNIT, |region| {
@@ -328,7 +328,7 @@ fn an_importer_that_is_freed_is_gone() {
 }
 
 #[test]
-fn a_followed_region_reserves_the_addresses_that_were_asked_for() {
+fn followed_region_reserves_requested_addresses() {
     for (name, reserve) in [("reserves", 32 * UNIT), ("reserves-no-more", 0)] {
         let ends = begin_with(name, reserve, |_| ());
         // SAFETY: the region lives.
@@ -341,7 +341,7 @@ fn a_followed_region_reserves_the_addresses_that_were_asked_for() {
 }
 
 #[test]
-fn a_path_has_one_listener_and_a_missing_one_none() {
+fn path_has_at_most_one_listener() {
     let file = std::env::temp_dir().join(format!("gpu-vmm-c-one-listener-{}", std::process::id()));
     let path = CString::new(file.as_os_str().as_bytes()).unwrap();
     let backend = handles::add(Backend(AnyBackend::open(Vendor::Host).unwrap())).unwrap();

@@ -15,7 +15,7 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
 #[test]
-fn a_pool_records_where_blocks_were_allocated_on_request_alone() {
+fn pool_records_callers_only_on_request() {
     let host = AnyBackend::open(Vendor::Host).unwrap();
     for debug in [false, true] {
         let pool = Pool::new(&host, &PoolOptions { debug, ..PoolOptions::DEFAULT }).unwrap();
@@ -25,7 +25,7 @@ fn a_pool_records_where_blocks_were_allocated_on_request_alone() {
 }
 
 #[test]
-fn as_much_is_pinned_as_the_blocks_of_the_tag_occupy() {
+fn pinned_size_is_that_of_tag() {
     let host = AnyBackend::open(Vendor::Host).unwrap();
     let options = PoolOptions { page: Bytes::mib(2).0, ..PoolOptions::DEFAULT };
     let made = Pool::new(&host, &options).unwrap();
@@ -45,7 +45,7 @@ fn as_much_is_pinned_as_the_blocks_of_the_tag_occupy() {
 
 /// With more slack, the pool creates memory for a large block instead of taking it from where a block was freed.
 #[test]
-fn a_pool_has_the_slack_of_its_options() {
+fn pool_has_slack_of_its_options() {
     let host = AnyBackend::open(Vendor::Host).unwrap();
     for (slack, held) in [(0, Bytes::mib(18)), (1000, Bytes::mib(26))] {
         let options = PoolOptions { page: Bytes::mib(2).0, slack, ..PoolOptions::DEFAULT };
@@ -59,7 +59,7 @@ fn a_pool_has_the_slack_of_its_options() {
 }
 
 #[test]
-fn a_block_belongs_to_the_stream_of_its_request() {
+fn block_belongs_to_its_requests_stream() {
     let host = AnyBackend::open(Vendor::Host).unwrap();
     let pool = handles::add(Pool::new(&host, &PoolOptions::DEFAULT).unwrap()).unwrap();
     // Only a number: no work is queued on it.
@@ -87,7 +87,7 @@ fn written(pool: &Pool, tag: &str, byte: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_pool_scrubs_and_shares_memory_of_its_device_on_request_alone() {
+fn pool_scrubs_and_shares_on_request() {
     let host = AnyBackend::from(HostConfig::new().devices(2).open().unwrap());
     for wanted in [false, true] {
         let page = Bytes::mib(2).0;
@@ -106,7 +106,7 @@ fn a_pool_scrubs_and_shares_memory_of_its_device_on_request_alone() {
 }
 
 #[test]
-fn a_long_tag_is_cut_between_two_characters() {
+fn long_tag_is_cut_between_characters() {
     let host = AnyBackend::open(Vendor::Host).unwrap();
     let pool = Pool::new(&host, &PoolOptions::DEFAULT).unwrap();
     // The character of two bytes would end in the place of the terminating zero.
@@ -135,7 +135,7 @@ fn json(
 }
 
 #[test]
-fn blocks_are_aligned_and_trimmed_as_asked_for() {
+fn blocks_are_aligned_and_trimmed() {
     let host = AnyBackend::open(Vendor::Host).unwrap();
     let options = PoolOptions { page: Bytes::mib(2).0, ..PoolOptions::DEFAULT };
     let pool = handles::add(Pool::new(&host, &options).unwrap()).unwrap();
@@ -172,7 +172,7 @@ fn blocks_are_aligned_and_trimmed_as_asked_for() {
 }
 
 #[test]
-fn a_tag_is_suspended_until_it_is_resumed() {
+fn tag_is_suspended_until_resume() {
     let host = AnyBackend::open(Vendor::Host).unwrap();
     let made = Pool::new(&host, &PoolOptions::DEFAULT).unwrap();
     let _block = made.tagged("weights").unwrap().blocks.alloc(Bytes::mib(2)).unwrap();
@@ -193,7 +193,7 @@ fn a_tag_is_suspended_until_it_is_resumed() {
 }
 
 #[test]
-fn copies_reach_to_the_end_of_a_block_and_no_further() {
+fn copies_stop_at_the_blocks_end() {
     let host = AnyBackend::open(Vendor::Host).unwrap();
     let pool = handles::add(Pool::new(&host, &PoolOptions::DEFAULT).unwrap()).unwrap();
     let (mut tagged, mut address, mut block) = (std::ptr::null_mut(), 0, MaybeUninit::<BlockInfo>::uninit());
@@ -233,7 +233,7 @@ fn copies_reach_to_the_end_of_a_block_and_no_further() {
 }
 
 #[test]
-fn a_pool_keeps_and_holds_as_much_as_its_options_say() {
+fn pool_keeps_amounts_of_its_options() {
     let host = AnyBackend::open(Vendor::Host).unwrap();
     let page = Bytes::mib(2).0;
     for (keep, kept) in [(0, 4 * page), (GPU_VMM_KEEP_NOTHING, 0), (2 * page, 2 * page)] {

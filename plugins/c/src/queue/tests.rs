@@ -31,7 +31,7 @@ fn queue(backend: &AnyBackend, device: DeviceId) -> CopyQueue {
 }
 
 #[test]
-fn a_copy_spans_reservations_and_keeps_its_memory_until_it_is_done() {
+fn copy_spans_reservations_and_keeps_memory() {
     // The place is rounded up to 32 MiB.
     let (host, size) = (open(), Bytes::mib(34));
     let (region, pinned) = (region(&host, size), pinned(&host, size));
@@ -81,7 +81,7 @@ fn memory_returns_when_its_copy_ends() {
 }
 
 #[test]
-fn a_queue_writes_only_what_its_device_may_write() {
+fn queue_writes_only_with_device_access() {
     let (host, size) = (open(), Bytes::mib(2));
     let (ours, buffer, own) = (region(&host, size), pinned(&host, size), queue(&host, DeviceId(0)));
     let only_reads = |region: &mut Memory<_>| region.set_access(Bytes::ZERO, size, DeviceId(0), Access::Read);
@@ -122,7 +122,7 @@ unsafe impl CopyStream for Failing {
 }
 
 #[test]
-fn events_reach_the_stream_of_a_queue_and_its_error_the_caller() {
+fn queue_events_reach_its_stream() {
     let host = open();
     let calls = Arc::<std::sync::Mutex<Vec<&str>>>::default();
     let stream: Box<dyn CopyStream> = Box::new(Failing(Arc::clone(&calls)));
@@ -144,7 +144,7 @@ fn events_reach_the_stream_of_a_queue_and_its_error_the_caller() {
 }
 
 #[test]
-fn a_queue_refuses_what_is_of_another_device_or_backend() {
+fn queue_refuses_foreign_device_or_backend() {
     let (host, stranger, size) = (open(), open(), Bytes::mib(2));
     let copy = |queue: &CopyQueue, region: &Region, pinned: &Pinned, direction| {
         status(|| queue_copy(queue, direction, region, 0, pinned, 0, 8))

@@ -25,7 +25,7 @@ fn read(region: *const Region, offset: u64) -> [u8; 5] {
 }
 
 #[test]
-fn each_of_two_regions_has_the_offset_that_is_named_with_it() {
+fn each_region_uses_its_own_offset() {
     let backend = open(&HostConfig::new());
     let regions = [one_unit(backend), one_unit(backend)];
     // SAFETY: as above.
@@ -102,7 +102,7 @@ fn a_region_lies_where_its_placement_says() {
 }
 
 #[test]
-fn a_descriptor_is_imported_by_its_size_and_no_debug_text_shows_a_fabric_handle() {
+fn descriptor_import_checks_its_size() {
     let backend = open(&HostConfig::new());
     let properties = Properties { handle_types: GPU_VMM_HANDLE_FD, ..of_device(0) };
     let memory = physical(backend, &properties, UNIT);
@@ -134,7 +134,7 @@ fn a_descriptor_is_imported_by_its_size_and_no_debug_text_shows_a_fabric_handle(
 }
 
 #[test]
-fn a_queue_copies_to_and_from_the_offsets_of_both_sides() {
+fn queue_copies_between_both_offsets() {
     let backend = open(&HostConfig::new());
     let region = one_unit(backend);
     // SAFETY: as above; no copy is queued when the page-locked memory is used.

@@ -50,7 +50,7 @@ fn observer(context: *mut c_void) -> Observer {
 }
 
 #[test]
-fn an_observer_refuses_by_any_status_but_ok() {
+fn observer_refuses_by_every_other_status() {
     let backend = open(&HostConfig::new());
     let region = one_unit(backend);
     let mut notes = Notes { answer: -5, ..Notes::default() };
@@ -98,7 +98,7 @@ unsafe extern "C" fn at_the_end(context: *mut c_void) {
 
 /// Calls of gpu-vmm in such a callback must not wait for a lock that the outer call holds.
 #[test]
-fn is_running_is_true_in_the_callbacks_after_a_change_and_at_release() {
+fn is_running_holds_in_all_callbacks() {
     let backend = open(&HostConfig::new());
     let region = one_unit(backend);
     let mut running = Vec::<bool>::new();

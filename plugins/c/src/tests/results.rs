@@ -6,7 +6,7 @@ use crate::pool::{gpu_vmm_alloc, gpu_vmm_forget_stream, gpu_vmm_free, gpu_vmm_po
 use crate::status::{GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_OUT_OF_MEMORY};
 
 #[test]
-fn a_backend_has_its_name_and_no_other_is_opened() {
+fn unknown_backend_name_opens_nothing() {
     let backend = open(&HostConfig::new());
     let mut opened = null_mut();
     // SAFETY: the names are strings, and the backend is closed last.
@@ -41,7 +41,7 @@ fn a_backend_has_its_name_and_no_other_is_opened() {
 }
 
 #[test]
-fn a_tensor_needs_its_shape_and_a_pool_its_sizes() {
+fn tensor_shape_and_pool_sizes_needed() {
     let backend = open(&HostConfig::new().memory(Bytes::mib(64)));
     let region = one_unit(backend);
     let mut tensor = null_mut();
@@ -80,7 +80,7 @@ fn a_tensor_needs_its_shape_and_a_pool_its_sizes() {
 }
 
 #[test]
-fn a_panic_of_another_type_has_no_text() {
+fn panic_of_other_type_lacks_text() {
     let status = crate::call::status(|| std::panic::panic_any(5));
     assert_eq!(status, GPU_VMM_INTERNAL);
     assert_eq!(last_error(), "a defect of gpu-vmm, please report it: no text");

@@ -17,7 +17,7 @@ fn shareable(backend: *const Backend) -> *mut Region {
 }
 
 #[test]
-fn a_region_with_a_tensor_is_observed_and_saved() {
+fn region_with_tensor_is_observed_and_saved() {
     let backend = open(&HostConfig::new());
     let region = one_unit(backend);
     let tensor_of_region = tensor(region, 0, &[16], null(), false);

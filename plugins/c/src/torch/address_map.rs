@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_absent_or_null_are_not_found() {
+    fn absent_addresses_are_not_found() {
         let mut map = AddressMap::new();
         assert_eq!(map.remove(Address(512)), None);
         assert!(map.insert(Address(512), ()));

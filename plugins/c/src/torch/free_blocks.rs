@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_serves_requests_that_leave_little_of_it_unused() {
+    fn block_serves_requests_near_its_size() {
         let (pool, mut free) = (pool(), FreeBlocks::default());
         for size in [Bytes::kib(300), Bytes::mib(1), Bytes::mib(3)] {
             let block = block(&pool, size);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_block_of_the_stream_is_taken() {
+    fn smallest_block_of_stream_is_taken() {
         let (pool, mut free) = (pool(), FreeBlocks::default());
         // Only a number: no work is queued on it.
         // SAFETY: the host backend never dereferences a stream.

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_that_began_twice_is_one_and_ends_with_the_second_end() {
+    fn nested_capture_ends_with_second_end() {
         let graphs = graphs();
         graphs.begin(ONE);
         graphs.begin(ONE);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_capture_freed_serves_it_again_and_nobody_else() {
+    fn memory_freed_in_capture_stays_its() {
         let graphs = graphs();
         graphs.begin(ONE);
         let first = alloc(&graphs);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_last_graph_its_memory_is_the_pools() {
+    fn last_graph_returns_memory_to_pool() {
         let graphs = graphs();
         graphs.begin(ONE);
         let (freed, kept) = (alloc(&graphs), alloc(&graphs));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_streams_use_is_not_given_out_again() {
+    fn memory_in_use_elsewhere_serves_nothing() {
         let graphs = graphs();
         // Only a number: no work is queued on it, and the host has no streams.
         // SAFETY: the host backend never dereferences a stream.
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_captures_had_at_once_is_both_of_theirs() {
+    fn concurrent_captures_both_own_their_memory() {
         let graphs = graphs();
         graphs.begin(ONE);
         graphs.begin(TWO);
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_capture_freed_serves_no_request_of_two() {
+    fn memory_of_one_capture_serves_one() {
         let graphs = graphs();
         graphs.begin(ONE);
         let first = alloc(&graphs);
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_stays_a_graphs_if_the_device_cannot_be_waited_for() {
+    fn memory_stays_graphs_if_wait_fails() {
         let graphs = graphs();
         graphs.begin(ONE);
         let block = alloc(&graphs);

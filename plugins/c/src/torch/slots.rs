@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_of_64_tags_has_functions_of_its_own() {
+    fn each_tag_slot_has_own_functions() {
         let slots = (0..SLOTS).map(|number| slot(&format!("tag {number}")).unwrap()).collect::<Vec<_>>();
         assert!(slots.iter().copied().eq(0..64));
         assert!(slot("one more").unwrap_err().text.contains("64"));

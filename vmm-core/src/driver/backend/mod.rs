@@ -217,7 +217,7 @@ mod tests {
     use crate::types::Bytes;
 
     #[test]
-    fn a_device_that_is_not_there_or_cannot_be_used_is_refused() {
+    fn missing_or_unusable_device_is_refused() {
         let device = |ordinal, unusable: Option<&str>| Device {
             id: DeviceId(ordinal),
             name: format!("device {ordinal}"),

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_are_in_a_new_file_that_has_no_name_and_one_reader() {
+    fn contents_are_in_private_unnamed_file() {
         use std::os::unix::fs::{FileExt, MetadataExt};
         let folder = std::env::temp_dir().join(format!("gpu-vmm-contents-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_space_is_an_error_that_names_the_file_before_anything_is_written() {
+    fn full_disk_error_precedes_any_write() {
         alone(|| {
             let limit = libc::rlimit { rlim_cur: 8192, rlim_max: libc::RLIM_INFINITY };
             // SAFETY: the process is the test's own; the call sets a limit.

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_stay_up_to_the_limit_and_serve_again() {
+    fn kept_blocks_serve_again_within_limit() {
         let memory = Arc::new(HostMemory::keeping(BLOCK + Bytes::mib(1)));
         let pages = |length| memory.pages(OPERATION, length).unwrap();
         let starts = |pages: &Pages| pages.blocks.iter().map(|block| block.start()).collect::<Vec<_>>();

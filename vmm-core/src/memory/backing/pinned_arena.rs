@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn free_extents_become_one_within_an_allocation_and_never_across_two() {
+    fn free_extents_merge_only_within_allocations() {
         let arena = arena(&[8, 16]);
         let take = |size| arena.extent(Operation::Suspend, Bytes(size)).unwrap();
         let (first, second, between, third) = (take(5), take(3), take(8), take(8));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn each_byte_of_the_stream_has_a_place_of_its_own() {
+    fn each_stream_byte_has_own_place() {
         let arena = arena(&[8, 16]);
         let take = |size| arena.extent(Operation::Suspend, Bytes(size)).unwrap();
         let (first, rest) = (take(5), take(19));

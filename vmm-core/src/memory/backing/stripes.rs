@@ -123,7 +123,7 @@ mod tests {
     const S: u64 = STRIPE;
 
     #[test]
-    fn each_byte_has_a_place_of_its_own_in_one_file() {
+    fn each_byte_has_own_file_place() {
         let part = |file, offset, range| Part { file, offset, range };
         let all = |count, at, length| parts(count, at, length).collect::<Vec<_>>();
         let s = S as usize;
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn contents_in_memory_are_in_several_files_and_on_disks_in_one_each() {
+    fn memory_has_several_files_disks_one() {
         let counts = [0, 1, 2 * LEAST - 1, 2 * LEAST, 16 * LEAST, 100 * LEAST].map(files_for);
         assert_eq!(counts, [1, 1, 1, 2, 16, 16]);
         let count = |directories: &[&str]| {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_are_in_the_directories_in_turn_and_each_must_exist() {
+    fn files_alternate_between_existing_directories() {
         let parent = std::env::temp_dir().join(format!("gpu-vmm-stripes-{}", std::process::id()));
         let directories = ["first", "second", "third"].map(|name| parent.join(name));
         directories.iter().for_each(|directory| std::fs::create_dir_all(directory).unwrap());
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn every_file_is_asked_whether_the_disk_has_its_bytes() {
+    fn every_file_is_synchronized() {
         for place in 0..2 {
             let mut files =
                 vec![File::new(Operation::Suspend, &std::env::temp_dir(), Bytes::kib(64)).unwrap()];

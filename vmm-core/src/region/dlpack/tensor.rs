@@ -117,7 +117,7 @@ mod tests {
     use std::ptr::null_mut;
 
     #[test]
-    fn a_tensor_is_read_only_by_its_flag_whatever_the_others() {
+    fn only_one_flag_makes_tensor_read_only() {
         let later = 1 << 63;
         for others in [0, FLAG_IS_COPIED, later, FLAG_IS_COPIED | later] {
             for (flags, read_only) in [(others, false), (others | FLAG_READ_ONLY, true)] {

@@ -71,7 +71,7 @@ fn granules(random: &mut Random, limit: u64) -> Range<u64> {
 }
 
 #[test]
-fn what_a_tree_of_the_standard_library_says_is_said() {
+fn index_matches_the_standard_librarys_tree() {
     // Miri takes a thousand times as long.
     let (sizes, rounds) = if cfg!(miri) { (2, 15) } else { (7, 3000) };
     let all = [(1, 60), (2, 300), (3, 5000), (4, 300_000), (5, 1 << 35), (6, 5000), (7, 20_000)];
@@ -124,7 +124,7 @@ fn what_a_tree_of_the_standard_library_says_is_said() {
 }
 
 #[test]
-fn nothing_is_found_where_nothing_was_ever_mapped() {
+fn unmapped_places_have_no_mapping() {
     let index = Index::new();
     for granule in [0, 1, 63, 64, u64::MAX] {
         assert_eq!(
@@ -135,7 +135,7 @@ fn nothing_is_found_where_nothing_was_ever_mapped() {
 }
 
 #[test]
-fn a_tree_that_was_full_before_it_rose_leaves_an_empty_block() {
+fn raised_full_tree_leaves_empty_block() {
     let mut index = Index::new();
     // The whole root, one entry for each granule. When the tree rises, they lie below one entry.
     index.set(0..64, 0);
@@ -149,7 +149,7 @@ fn a_tree_that_was_full_before_it_rose_leaves_an_empty_block() {
 
 /// A mapping that was written in single granules, and moved to another slot when the tree was higher.
 #[test]
-fn what_was_written_in_a_lower_tree_is_replaced_with_all_its_levels() {
+fn lower_tree_is_replaced_with_levels() {
     let mut index = Index::new();
     // Two levels, of which each lower block is full.
     for first in 0..64 {

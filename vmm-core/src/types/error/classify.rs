@@ -77,7 +77,7 @@ mod tests {
 
     /// Each error has the kind by which a program reacts, and names its operation and every number that it has.
     #[test]
-    fn errors_have_a_kind_and_all_their_numbers() {
+    fn errors_have_kind_and_numbers() {
         let granularity = Granularity::new(Bytes::mib(2)).unwrap();
         let (wanted, offered) = (Address(0x7000_0000), Address(0x9000_0000));
         let (what, why) = ("offset", || "because".to_owned());
@@ -201,7 +201,7 @@ mod tests {
 
     /// The same for errors that have a text of a driver, of another error or of a caller.
     #[test]
-    fn errors_with_a_reason_have_a_kind_and_all_their_numbers() {
+    fn errors_with_reason_have_kind_and_numbers() {
         let (address, other) = (Address(0x7000_0000), Address(0x9000_0000));
         let (one, two) = (|| "one".to_owned(), || "two".to_owned());
         let source = || DriverError { call: "call", code: 7, name: "NAME".into(), description: "why".into() };
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn each_attempt_to_load_a_library_has_a_line() {
+    fn each_load_attempt_has_a_line() {
         let tried = ["one", "two"]
             .map(|library| LoadAttempt { library: library.to_owned(), answer: format!("no {library}") });
         let detail = Detail::LibraryNotFound {

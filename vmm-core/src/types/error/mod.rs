@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_error_is_found_in_every_error_that_has_one() {
+    fn driver_error_is_found_where_present() {
         let source = DriverError { call: "call", code: 7, name: "NAME".into(), description: "".into() };
         let found = |detail| Error::new(Operation::Map, detail).driver_error().cloned();
         let other = DriverError { code: 8, ..source.clone() };
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_keeps_its_operation_and_its_extensions_error() {
+    fn error_keeps_operation_and_extension() {
         let error = Error::of_extension(Operation::Grow, Gone);
         assert_eq!((error.kind(), error.is_out_of_memory()), (ErrorKind::Busy, false));
         assert!(error.extension::<Gone>().is_some() && error.extension::<Refused>().is_none());

@@ -81,7 +81,7 @@ fn assert_refused(mut channel: Channel, other: &OwnedFd, part: &str) {
 }
 
 #[test]
-fn bad_messages_end_the_exchange_and_their_descriptors_are_closed() {
+fn bad_messages_end_the_exchange() {
     alone(|| {
         for (make, part) in CASES {
             let (channel, other) = greeted_channel_and_socket();
@@ -129,7 +129,7 @@ fn more_descriptors_than_fit_are_all_closed() {
 }
 
 #[test]
-fn descriptors_for_which_the_process_has_no_room_are_all_closed() {
+fn descriptors_without_room_are_all_closed() {
     alone(|| {
         let (channel, other) = greeted_channel_and_socket();
         let tracer = Tracer::new();
@@ -145,7 +145,7 @@ fn descriptors_for_which_the_process_has_no_room_are_all_closed() {
 }
 
 #[test]
-fn the_first_message_is_a_greeting_and_nothing_else() {
+fn first_message_must_be_a_greeting() {
     alone(|| {
         let hello = Message::Hello { nonce: [7; 16] };
         for (packet, part) in [
@@ -173,7 +173,7 @@ fn descriptors_beside_a_greeting_are_closed() {
 }
 
 #[test]
-fn a_recorded_message_is_not_taken_again_nor_in_another_exchange() {
+fn recorded_message_is_never_taken_again() {
     alone(|| {
         let wait = Wait::new(Operation::Receive, "message", LATE);
         let next = |socket: &OwnedFd| socket::receive(socket.as_fd(), &wait).unwrap().bytes;

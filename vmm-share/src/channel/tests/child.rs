@@ -4,7 +4,7 @@ use super::*;
 use std::process::Command;
 
 #[test]
-fn the_end_of_a_child_is_seen_while_its_command_exists() {
+fn child_end_is_seen_with_command() {
     alone(|| {
         let mut command = Command::new("sh");
         let (channel, mut child) = Channel::spawn(command.args(["-c", "read line; exit 7"])).unwrap();
@@ -21,7 +21,7 @@ fn the_end_of_a_child_is_seen_while_its_command_exists() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_is_named() {
+fn unstartable_program_is_named() {
     alone(|| {
         let error = Channel::spawn(&mut Command::new("/no/such/program")).unwrap_err().to_string();
         assert!(error.contains("spawn answered ENOENT") && error.contains("/no/such/program"), "{error}");
@@ -29,7 +29,7 @@ fn a_program_that_cannot_be_started_is_named() {
 }
 
 #[test]
-fn a_program_without_a_standard_input_is_told_what_is_missing() {
+fn missing_standard_input_is_reported() {
     alone(|| {
         #[allow(unsafe_code)] // closes a descriptor that no object of Rust owns
         // SAFETY: the process is one of its own, in which nothing reads the standard input.

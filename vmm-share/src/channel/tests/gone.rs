@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 #[test]
-fn a_side_that_says_nothing_is_told_of_by_what_did_not_come() {
+fn silence_error_names_the_missing_message() {
     alone(|| {
         let (mut one, mut other) = Channel::pair().unwrap();
         let error =
@@ -28,7 +28,7 @@ fn a_side_that_says_nothing_is_told_of_by_what_did_not_come() {
 }
 
 #[test]
-fn a_limit_can_be_longer_than_any_clock_counts() {
+fn limit_can_exceed_the_clock() {
     alone(|| {
         let (mut one, mut other) = Channel::pair().unwrap();
         std::thread::scope(|scope| {
@@ -42,7 +42,7 @@ fn a_limit_can_be_longer_than_any_clock_counts() {
 }
 
 #[test]
-fn a_side_that_does_not_greet_is_not_sent_anything() {
+fn ungreeted_side_is_sent_nothing() {
     alone(|| {
         let (mut channel, _other) = channel_and_socket();
         channel.set_wait(SOON);
@@ -53,7 +53,7 @@ fn a_side_that_does_not_greet_is_not_sent_anything() {
 }
 
 #[test]
-fn a_side_that_does_not_read_is_waited_for_until_the_limit() {
+fn unread_messages_end_at_the_limit() {
     alone(|| {
         let (mut one, mut other) = Channel::pair().unwrap();
         one.set_wait(SOON);
@@ -80,7 +80,7 @@ fn a_side_that_does_not_read_is_waited_for_until_the_limit() {
 
 /// The kernel limits the descriptors that a user has in flight.
 #[test]
-fn a_side_that_does_not_take_its_descriptors_is_waited_for_as_well() {
+fn unread_descriptors_end_at_the_limit() {
     alone(|| {
         give_up_root();
         let (mut one, mut other) = Channel::pair().unwrap();
@@ -103,7 +103,7 @@ fn a_side_that_does_not_take_its_descriptors_is_waited_for_as_well() {
 }
 
 #[test]
-fn a_side_that_closed_is_gone_once_all_of_it_was_received() {
+fn closed_side_is_gone_after_messages() {
     alone(|| {
         for unread in [false, true] {
             let (mut one, mut other) = Channel::pair().unwrap();
@@ -127,7 +127,7 @@ fn a_side_that_closed_is_gone_once_all_of_it_was_received() {
 
 /// The kernel reports once that the other side had not received everything.
 #[test]
-fn a_side_that_closed_with_messages_unread_is_gone_with_that_reason() {
+fn close_with_unread_messages_has_reason() {
     alone(|| {
         let (mut one, other) = Channel::pair().unwrap();
         one.send(Operation::Publish, &revision(8), &[]).unwrap();
@@ -140,7 +140,7 @@ fn a_side_that_closed_with_messages_unread_is_gone_with_that_reason() {
 }
 
 #[test]
-fn a_wait_for_a_second_event_begins_with_the_first() {
+fn second_wait_begins_with_the_first() {
     let wait = Wait::new(Operation::Receive, "greeting", SOON);
     std::thread::sleep(SOON);
     let error = wait.then("message").left().unwrap_err();
@@ -148,7 +148,7 @@ fn a_wait_for_a_second_event_begins_with_the_first() {
 }
 
 #[test]
-fn what_it_said_last_is_received_after_sending_has_failed() {
+fn last_messages_arrive_after_failed_send() {
     alone(|| {
         let (mut one, mut other) = Channel::pair().unwrap();
         one.send(Operation::Publish, &revision(8), &[]).unwrap();
@@ -162,7 +162,7 @@ fn what_it_said_last_is_received_after_sending_has_failed() {
 
 /// The child is killed while this process waits for it, at each step of an exchange.
 #[test]
-fn a_process_that_is_killed_is_gone_and_leaves_nothing_open() {
+fn killed_process_is_gone_without_leaks() {
     alone(|| {
         for steps in 0..4 {
             let (mut ours, mut theirs) = Channel::pair().unwrap();
@@ -199,7 +199,7 @@ fn polled(channel: &Channel, events: PollFlags) -> PollFlags {
 }
 
 #[test]
-fn the_end_of_the_peer_is_seen_without_receiving() {
+fn peer_end_is_seen_without_receiving() {
     alone(|| {
         let both = PollFlags::IN | PollFlags::RDHUP;
         let (mut one, mut other) = Channel::pair().unwrap();
@@ -225,7 +225,7 @@ fn the_end_of_the_peer_is_seen_without_receiving() {
 }
 
 #[test]
-fn a_channel_that_refused_a_message_is_not_connected() {
+fn channel_with_bad_message_is_disconnected() {
     alone(|| {
         let (mut channel, other) = greeted_channel_and_socket();
         assert!(channel.is_connected());

@@ -95,8 +95,8 @@ fn has_budget(budget: u64, page: u64, expected: u64) {
 }
 
 #[test]
-fn a_limit_lies_within_the_budget_and_pages_fit_into_it() {
-    const NAME: &str = "torch::class::tests::a_limit_lies_within_the_budget_and_pages_fit_into_it";
+fn limit_fits_budget_and_pages() {
+    const NAME: &str = "torch::class::tests::limit_fits_budget_and_pages";
     if let Ok(case) = std::env::var(CASE) {
         let (budget, page, expected) = CASES[case.parse::<usize>().unwrap()];
         return has_budget(budget, page, expected);
@@ -141,8 +141,8 @@ fn run(test: &str, case: usize) {
 }
 
 #[test]
-fn without_a_place_for_both_results_neither_is_given() {
-    const NAME: &str = "torch::class::tests::without_a_place_for_both_results_neither_is_given";
+fn both_results_need_a_place() {
+    const NAME: &str = "torch::class::tests::both_results_need_a_place";
     if std::env::var_os(CASE).is_none() {
         return run(NAME, 0);
     }
@@ -225,8 +225,8 @@ unsafe extern "C" fn note(context: *mut c_void, block: *const TorchBlock) {
 }
 
 #[test]
-fn the_last_try_takes_the_spare_memory_of_private_pools() {
-    const NAME: &str = "torch::class::tests::the_last_try_takes_the_spare_memory_of_private_pools";
+fn last_try_takes_spare_private_memory() {
+    const NAME: &str = "torch::class::tests::last_try_takes_spare_private_memory";
     const SIZE: u64 = 20 << 20;
     if std::env::var_os(CASE).is_none() {
         return run(NAME, 0);
@@ -278,8 +278,8 @@ fn the_last_try_takes_the_spare_memory_of_private_pools() {
 }
 
 #[test]
-fn the_pages_of_pools_that_have_ended_are_returned_and_no_others() {
-    const NAME: &str = "torch::class::tests::the_pages_of_pools_that_have_ended_are_returned_and_no_others";
+fn only_ended_pools_return_their_pages() {
+    const NAME: &str = "torch::class::tests::only_ended_pools_return_their_pages";
     if std::env::var_os(CASE).is_none() {
         return run(NAME, 0);
     }
@@ -332,8 +332,8 @@ fn the_pages_of_pools_that_have_ended_are_returned_and_no_others() {
 }
 
 #[test]
-fn a_restore_names_the_blocks_before_and_after() {
-    const NAME: &str = "torch::class::tests::a_restore_names_the_blocks_before_and_after";
+fn restore_names_blocks_before_and_after() {
+    const NAME: &str = "torch::class::tests::restore_names_blocks_before_and_after";
     if std::env::var_os(CASE).is_none() {
         return run(NAME, 0);
     }
@@ -365,8 +365,8 @@ fn a_restore_names_the_blocks_before_and_after() {
 }
 
 #[test]
-fn emptying_the_cache_returns_the_memory_of_released_graphs() {
-    const NAME: &str = "torch::class::tests::emptying_the_cache_returns_the_memory_of_released_graphs";
+fn emptying_cache_returns_released_graph_memory() {
+    const NAME: &str = "torch::class::tests::emptying_cache_returns_released_graph_memory";
     if std::env::var_os(CASE).is_none() {
         return run(NAME, 0);
     }

@@ -69,7 +69,7 @@ fn a_freed_block_serves_its_pool_alone() {
 }
 
 #[test]
-fn a_checkpoint_is_the_set_of_live_blocks() {
+fn checkpoint_is_set_of_live_blocks() {
     let pools = pools(2);
     let (kept, freed) = (alloc(&pools), alloc(&pools));
     let checkpoint = pools.checkpoint(ID).unwrap();
@@ -104,7 +104,7 @@ fn a_checkpoint_is_the_set_of_live_blocks() {
 }
 
 #[test]
-fn a_checkpoint_has_no_block_of_another_pool() {
+fn checkpoint_lacks_blocks_of_other_pools() {
     let pools = pools(11);
     pools.acquire(OTHER).unwrap();
     let (own, other) =
@@ -122,7 +122,7 @@ fn a_checkpoint_has_no_block_of_another_pool() {
 }
 
 #[test]
-fn a_checkpoint_has_no_block_of_another_device() {
+fn checkpoint_lacks_blocks_of_other_devices() {
     let (here, there) = (pools(16), pools(17));
     let (own, other) = (alloc(&here), alloc(&there));
     for (pools, block) in [(&here, own), (&there, other)] {
@@ -133,7 +133,7 @@ fn a_checkpoint_has_no_block_of_another_device() {
 }
 
 #[test]
-fn a_checkpoint_of_a_released_pool_changes_nothing() {
+fn checkpoint_of_released_pool_changes_nothing() {
     let pools = pools(3);
     let (one, two) = (alloc(&pools), alloc(&pools));
     let checkpoint = pools.checkpoint(ID).unwrap();
@@ -151,7 +151,7 @@ fn a_checkpoint_of_a_released_pool_changes_nothing() {
 }
 
 #[test]
-fn a_tag_of_its_own_is_suspended_alone() {
+fn own_tag_is_suspended_alone() {
     let pools = pools(7);
     pools.acquire(OTHER).unwrap();
     pools.set_tag(OTHER, "weights").unwrap();
@@ -255,7 +255,7 @@ fn restored_block_has_no_other_user() {
 }
 
 #[test]
-fn memory_of_a_graph_is_kept_until_the_device_is_idle() {
+fn graph_memory_is_kept_until_idle() {
     let pools = pools(5);
     let (backend, device) = (&pools.pool.backend, DeviceId(0));
     let own = Busy(backend.own_stream(device).unwrap());
@@ -339,7 +339,7 @@ fn the_stream_of_a_capture_is_watched() {
 }
 
 #[test]
-fn a_stream_that_cannot_be_asked_may_capture() {
+fn failing_query_means_stream_may_capture() {
     let pools = pools(14);
     // SAFETY: the host backend never dereferences a stream. It has none with this number.
     let unknown = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(3)) };
@@ -392,7 +392,7 @@ fn free_memory_that_sleeps_serves_nothing() {
 }
 
 #[test]
-fn a_pool_that_sleeps_does_not_end_the_search_for_spare_memory() {
+fn sleeping_pool_continues_spare_memory_search() {
     let pools = pools(12);
     let ids = (0..8).map(|second| MempoolId { first: 1, second }).collect::<Vec<_>>();
     // Of several pools, whose order is random, the memory of one alone does not sleep.
@@ -411,7 +411,7 @@ fn a_pool_that_sleeps_does_not_end_the_search_for_spare_memory() {
 }
 
 #[test]
-fn a_block_that_is_live_again_has_the_size_of_the_checkpoint() {
+fn restored_block_has_checkpoint_size() {
     let pools = pools(13);
     let seen = pools.alloc(ID, Bytes(1000), Bytes(512), STREAM).unwrap();
     assert!(seen.capacity > 1000);
@@ -443,7 +443,7 @@ fn later_block_at_address_is_not_shared() {
 }
 
 #[test]
-fn a_restore_that_fails_half_way_keeps_the_free_blocks() {
+fn failed_restore_keeps_the_free_blocks() {
     let pools = pools(9);
     // The restore takes blocks in the order of their addresses: two before the missing one, and none after it.
     let mut blocks = [alloc(&pools), alloc(&pools), alloc(&pools)];
@@ -469,7 +469,7 @@ fn a_restore_that_fails_half_way_keeps_the_free_blocks() {
 
 /// The memory belongs to the parent, and another thread may have held the lock during the fork.
 #[test]
-fn a_forked_child_is_refused_by_every_call() {
+fn forked_child_is_refused_by_calls() {
     let pools = pools(10);
     let block = alloc(&pools);
     let checkpoint = pools.checkpoint(ID).unwrap();

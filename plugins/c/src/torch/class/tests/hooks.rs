@@ -32,9 +32,8 @@ fn tag_of(pool: *const Pool, address: usize) -> Option<String> {
 }
 
 #[test]
-fn blocks_have_the_tag_of_their_thread_or_of_their_functions() {
-    const NAME: &str =
-        "torch::class::tests::hooks::blocks_have_the_tag_of_their_thread_or_of_their_functions";
+fn blocks_have_tag_of_thread_or_functions() {
+    const NAME: &str = "torch::class::tests::hooks::blocks_have_tag_of_thread_or_functions";
     if std::env::var_os(CASE).is_none() {
         return run(NAME, 0);
     }
@@ -97,8 +96,8 @@ fn blocks_have_the_tag_of_their_thread_or_of_their_functions() {
 }
 
 #[test]
-fn each_hook_of_a_capture_reaches_the_graphs_of_its_device() {
-    const NAME: &str = "torch::class::tests::hooks::each_hook_of_a_capture_reaches_the_graphs_of_its_device";
+fn capture_hooks_reach_their_devices_graphs() {
+    const NAME: &str = "torch::class::tests::hooks::capture_hooks_reach_their_devices_graphs";
     if std::env::var_os(CASE).is_none() {
         return run(NAME, 0);
     }
@@ -128,9 +127,8 @@ fn each_hook_of_a_capture_reaches_the_graphs_of_its_device() {
 }
 
 #[test]
-fn an_unknown_backend_and_options_of_a_later_version_are_refused() {
-    const NAME: &str =
-        "torch::class::tests::hooks::an_unknown_backend_and_options_of_a_later_version_are_refused";
+fn unknown_backend_and_later_options_refused() {
+    const NAME: &str = "torch::class::tests::hooks::unknown_backend_and_later_options_refused";
     if std::env::var_os(CASE).is_none() {
         return run(NAME, 0);
     }
@@ -146,8 +144,8 @@ fn an_unknown_backend_and_options_of_a_later_version_are_refused() {
 }
 
 #[test]
-fn devices_and_private_pools_that_are_not_there_are_refused() {
-    const NAME: &str = "torch::class::tests::hooks::devices_and_private_pools_that_are_not_there_are_refused";
+fn missing_devices_and_private_pools_refused() {
+    const NAME: &str = "torch::class::tests::hooks::missing_devices_and_private_pools_refused";
     if std::env::var_os(CASE).is_none() {
         return run(NAME, 0);
     }
