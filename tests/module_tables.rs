@@ -9,7 +9,7 @@ use std::path::Path;
 /// The start of a table of modules.
 const HEAD: &str = "//! | file | subject |";
 
-/// Returns the modules that a source declares, without those of its tests.
+/// Returns the modules that a source declares, without its tests' modules.
 fn declared(source: &str) -> Vec<&str> {
     let mut only_tests = false;
     let mut modules = Vec::new();

@@ -43,7 +43,7 @@ impl Listener {
         Self { target, told: Arc::default(), spans: Arc::default() }
     }
 
-    /// Takes what was collected since the last call.
+    /// Takes the events that were collected since the last call.
     fn take(&self) -> Vec<(String, Values)> {
         std::mem::take(&mut *self.told.lock().unwrap())
     }

@@ -22,7 +22,7 @@ const SEARCH_PATH: &str = "LD_LIBRARY_PATH";
 /// A test without NVIDIA's driver.
 const BEFORE_CUDA: &str = "no_nvtx_tool_is_loaded_before_nvidias_driver";
 
-/// Builds the tool once, and returns the library. Its name is that of AMD's library, in a folder of its own.
+/// Builds the tool once, and returns the library. It has the name of AMD's library, in a folder of its own.
 fn tool() -> &'static PathBuf {
     static TOOL: OnceLock<PathBuf> = OnceLock::new();
     TOOL.get_or_init(|| {

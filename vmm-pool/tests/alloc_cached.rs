@@ -122,7 +122,7 @@ fn default_stream_handles_are_one_stream() {
     }
 }
 
-/// Earlier work of the stream may still use what is cached, and a graph does not follow that work.
+/// Earlier work of the stream may still use cached blocks, and a graph does not follow that work.
 #[test]
 fn capturing_stream_gets_no_freed_block() {
     let backend = FaultInject::new(HostConfig::new().open().unwrap());

@@ -49,7 +49,7 @@ fn locked(driver: &Mutex<Driver>) -> MutexGuard<'_, Driver> {
     driver.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A host backend without work of its own: events and captures are those of a [`Driver`].
+/// A host backend without work of its own: events and captures come from a [`Driver`].
 #[derive(Clone, Debug)]
 struct ScriptedBackend {
     inner: FaultInject<HostBackend>,
@@ -282,7 +282,7 @@ fn forgotten_stream_is_asked_by_event() {
     }
 }
 
-/// An event covers what was freed before it. The wait for the device would also wait for the work of the program's other streams.
+/// An event covers the memory that was freed before it. The wait for the device would also wait for the program's other streams.
 #[test]
 fn later_free_gets_its_own_event() {
     let backend = ScriptedBackend::new(Driver::default());

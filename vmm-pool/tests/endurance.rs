@@ -6,7 +6,7 @@
 //! | `GPU_VMM_ENDURANCE_SEED` | 1 | the first seed of random programs |
 //! | `GPU_VMM_ENDURANCE_PROGRAMS` | 50 | the number of random programs |
 //!
-//! The memory is that of the host backend, and no program touches it. The streams are the test's own, and end late. A program is the
+//! The memory is the host backend's, and no program touches it. The streams are the test's own, and end late. A program is the
 //! same in each run, except for what several threads do at the same time.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs)]

@@ -1,5 +1,5 @@
 //! Pages whose memory is lost while blocks lie in them: a call failed, and so did its rollback. A slab and a thread cache hold memory
-//! next to that of the blocks, and none of it serves a later request.
+//! next to the blocks' own, and none of it serves a later request.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -117,7 +117,7 @@ fn lost_memory_is_unused_elsewhere() {
     let (backend, pool, mut live) = start(Bytes::mib(6));
     let guard = pool.alloc(large).unwrap();
     live.sort_by_key(Block::address);
-    // The addresses of the first block are free and have no memory; those of the third one still have theirs.
+    // The addresses of the first block are free and have no memory; the third one's addresses still have theirs.
     let first = live.remove(0);
     let place = first.address();
     drop(first);

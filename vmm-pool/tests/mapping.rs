@@ -64,7 +64,7 @@ fn other_threads_go_on() {
         let (tagged, freed) = (pool.tagged("kv").unwrap(), pool.alloc(SMALL).unwrap());
         // Free pages of another tag.
         drop(pool.tagged("other").unwrap().alloc(LARGE).unwrap());
-        // Free memory may be what is unmapped.
+        // The unmapped memory may be the free memory.
         let sizes: &[Bytes] = if call == Operation::Unmap { &[SMALL] } else { &[SMALL, MAPPED] };
         let calls = pool.clone();
         backend.during(call, move || beside(move || all_calls(&calls, freed, sizes)));

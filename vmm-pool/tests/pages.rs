@@ -50,7 +50,7 @@ fn invalid_page_error_has_numbers() {
 }
 
 /// Small and large blocks of each tag have addresses of their own: at first as many as the device has memory, and with a tag 16
-/// times the largest block of a group of sizes. Later they grow with what is needed.
+/// times the largest block of a group of sizes. Later they grow with need.
 #[test]
 fn each_tag_reserves_its_own_addresses() {
     let pool = Pool::builder(&HostConfig::new().memory(Bytes::gib(1)).open().unwrap()).build().unwrap();
@@ -98,7 +98,7 @@ fn far_memory_is_mapped_elsewhere_first() {
     let [at, then, last] = [&first, &second, &third].map(|block| block.address());
     pool.set_budget(Bytes(pool.stats().held)).unwrap();
     drop((first, second, third));
-    // No gap is large enough for two pages: those of `second` and `third` are mapped behind everything.
+    // No gap is large enough for two pages: the pages of `second` and `third` are mapped behind everything.
     let both = pages(2);
     assert!(both.address() > last);
     let calls = pool.stats().driver_calls;

@@ -103,7 +103,7 @@ fn blocks_of_unknown_access_are_unused() {
     other.alloc(SIZE).unwrap().write(Bytes::ZERO, &[1]).unwrap();
 }
 
-/// Neither the memory that was free then nor that of blocks that are freed later serves another request.
+/// Neither the memory that was free then nor the memory of blocks that are freed later serves another request.
 #[test]
 fn pages_of_unknown_access_are_unused() {
     let backend = host();

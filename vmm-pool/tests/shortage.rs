@@ -175,7 +175,7 @@ fn what_comes_back_stays_within_the_budget() {
     assert_eq!(pool.resume("asleep").unwrap(), Bytes::mib(16));
     assert_eq!(pool.stats().held, Bytes::mib(32).0);
     asleep.request(A).alignment(A).stream(S).alloc().unwrap();
-    // What is awake needs no memory, whatever the budget, and stays.
+    // Awake memory needs no more, whatever the budget, and stays.
     pool.set_budget(Bytes::mib(2)).unwrap();
     assert_eq!(pool.resume("asleep").unwrap(), Bytes::ZERO);
     assert_eq!(pool.stats().held, Bytes::mib(16).0);
@@ -375,7 +375,7 @@ fn shortage_accounts_have_all_numbers() {
     let error = pool.alloc(Bytes::mib(65)).unwrap_err();
     let Detail::ExceedsDevice { requested, device, total } = error.detail() else { panic!("{error}") };
     assert_eq!((*requested, *device, *total), (Bytes::mib(65), DeviceId(1), Bytes::mib(64)));
-    // Addresses: those of the tag, and those of a tag that has none yet.
+    // The addresses of the tag, and of a tag that has none yet.
     let pool = builder().addresses(Bytes::mib(48)).build().unwrap();
     let block = pool.alloc(Bytes::mib(17)).unwrap();
     let numbers = |pool: &Pool<FaultInject<HostBackend>>, size| {

@@ -128,7 +128,7 @@ fn other_threads_go_on_during_the_copies() {
     }
 }
 
-/// A suspension that fails puts the memory back. It belongs to the blocks again, and that of a block which was freed meanwhile is free.
+/// A suspension that fails puts the memory back. It belongs to the blocks again, and is free if the block was freed meanwhile.
 #[test]
 fn threads_continue_during_failing_copies() {
     let mut at = Program::new();
@@ -150,7 +150,7 @@ fn threads_continue_during_failing_copies() {
     assert_eq!((at.pool.stats().held, at.backend.live().handles), (0, 0));
 }
 
-/// The later call waits for the earlier one, and does what is left to do.
+/// The later call waits for the earlier one, and does the rest.
 #[test]
 fn suspensions_and_resumes_take_turns() {
     let memory = Bytes(7 * PAGE);

@@ -133,7 +133,7 @@ fn freed_memory_serves_other_stream_in_place() {
     assert_eq!((second.address(), pool.stats().driver_calls.map), (address, maps));
 }
 
-/// While a forgotten stream is busy, a new stream gets a number of its own, and not that of a stream that is merely idle.
+/// While a forgotten stream is busy, a new stream gets a number of its own, and not the number of a stream that is merely idle.
 #[test]
 fn an_idle_stream_keeps_its_number() {
     let backend = FaultInject::new(HostConfig::new().open().unwrap());

@@ -40,7 +40,7 @@ fn memory(rig: &Rig) {
     if !rig.has_quirk("import-leaks") {
         let exported = || (create().unwrap().export().unwrap(), None);
         let import = |(fd, made): &mut (OwnedFd, Option<_>)| {
-            // SAFETY: the descriptor is that of a unit, exported here.
+            // SAFETY: the descriptor names a unit, exported here.
             let handle = unsafe { rig.backend.import(fd.as_fd(), rig.unit(), &properties) };
             handle.map(|handle| *made = Some(handle))
         };

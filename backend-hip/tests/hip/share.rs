@@ -27,7 +27,7 @@ fn shareable(rig: &Rig) -> impl Handle + use<> {
 fn import_has(rig: &Rig, fd: BorrowedFd<'_>, seed: u64) {
     let unit = rig.unit();
     let mut reservation = rig.reserve(unit);
-    // SAFETY: the descriptor is that of a unit, exported here.
+    // SAFETY: the descriptor names a unit, exported here.
     unsafe {
         let handle = rig.backend.import(fd, unit, &Properties::on(ZERO).shareable()).unwrap();
         rig.counts_import();

@@ -274,7 +274,7 @@ fn idle_plain_region_moves_without_wait() {
     assert_eq!(host.made(Operation::WaitForDevice), 1);
 }
 
-/// The region's own first address is aligned, not that of its guard.
+/// The region's own first address is aligned, not its guard's.
 #[test]
 fn region_moves_to_aligned_address() {
     let large = Bytes::mib(64);

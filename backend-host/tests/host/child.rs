@@ -5,7 +5,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 const CHILD: &str = "GPU_VMM_HOST_TEST_CHILD";
 
-/// The command that runs programs of this architecture, if the kernel does not: that of an emulator.
+/// The command that runs programs of this architecture, if the kernel does not: an emulator's.
 const RUNNER: &str = "GPU_VMM_TEST_RUNNER";
 
 pub(crate) fn is_child() -> bool {

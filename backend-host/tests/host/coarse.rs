@@ -76,7 +76,7 @@ fn region(backend: &Mixed, sizes: &[Bytes]) -> Region<Mixed> {
     region
 }
 
-/// Returns the name of what is unaligned, and the granularity that the error requires.
+/// Returns the name of the unaligned argument, and the granularity that the error requires.
 fn unaligned<T: std::fmt::Debug>(result: Result<T>) -> (&'static str, Bytes) {
     let error = result.unwrap_err();
     match error.detail() {

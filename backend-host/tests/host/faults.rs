@@ -285,7 +285,7 @@ fn failed_duplication_error_names_the_size() {
             let Detail::Driver { context, .. } = error.detail() else { panic!("{error}") };
             assert_eq!((error.operation(), &**context), (operation, "2 MiB"));
         };
-        // Of the numbers of the calls that this backend makes, only that of the duplication has this bit.
+        // Of the numbers of the calls that this backend makes, only the duplication's has this bit.
         assert_eq!(
             [libc::F_DUPFD_CLOEXEC, libc::F_ADD_SEALS, libc::F_GET_SEALS].map(|call| call & 4),
             [4, 0, 0]

@@ -226,7 +226,7 @@ fn missing_bank_error_lists_existing_banks() {
     assert_refused(banked.select(banks[0], IDLE), Operation::SelectBank, &none);
 }
 
-/// Both errors are the cause, the range is that of the mapping, and no call takes it for free or mapped.
+/// Both errors are the cause, the range is the mapping's, and no call takes it for free or mapped.
 #[test]
 fn poisoned_mapping_has_range_and_errors() {
     let host = FaultInject::new(HostConfig::new().open().unwrap());

@@ -100,7 +100,7 @@ fn descriptors_close_on_exec_above_two() {
             .filter(ours)
             .map(|path| path.file_name().unwrap().to_str().unwrap().parse().unwrap())
             .collect();
-        // The backend's own file, and that of the memory.
+        // The backend's own file, and the memory's.
         assert_eq!(numbers.len(), 2);
         for number in numbers {
             // SAFETY: the call returns the flags of an open descriptor.

@@ -61,7 +61,7 @@ fn refused_vector_move_asks_observers_once() {
     assert_eq!(refusing.0.load(Ordering::Relaxed), 1);
 }
 
-/// A step that is no larger than what is needed is not tried again.
+/// A step that is no larger than the needed size is not tried again.
 #[test]
 fn first_vector_step_is_tried_once() {
     let host = FaultInject::new(HostConfig::new().open().unwrap());

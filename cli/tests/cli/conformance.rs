@@ -246,7 +246,7 @@ fn compared_reports_show_their_differences() {
     let same = report["cases"][1]["name"].as_str().unwrap();
     assert!(!text.contains(same) && compare(&["--verbose"]).contains(same), "{text}");
     assert!(text.contains("Cases that not all reports have\n"), "{text}");
-    // A filter leaves out all cases but those of its names, also from the counts.
+    // A filter leaves out all cases but the ones that it names, also from the counts.
     let filtered = compare(&["--verbose", "--filter", &format!("library::{name}")]);
     assert!(filtered.contains(&name) && !filtered.contains(same), "{filtered}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");

@@ -110,7 +110,7 @@ fn each_thread_replays_all_of_it() {
     assert!((least * 99 / 100..=most).contains(&asked), "{asked} of {least} to {most}");
     let pool = json(&replay(&[&file, "--json", "--threads", "4"]));
     assert_eq!(number(&pool, "threads"), 4);
-    // The peaks of what is held and requested can be those of different moments: threads run in another order in each round.
+    // The peaks of held and of requested memory can be at different moments: threads run in another order in each round.
     assert!(pool["ratio"].as_f64().unwrap() > 0.75, "{pool}");
 }
 

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Runs all tests: those of the workspace, CUDA's on a fake NVIDIA driver, and HIP's on AMD's own runtime over a simulated
+/// Runs all tests: the workspace's, CUDA's on a fake NVIDIA driver, and HIP's on AMD's own runtime over a simulated
 /// HSA runtime.
 ///
 /// AMD's runtime is unpacked into a private folder; nothing is installed. HIP_RUNTIME_DEBS names a folder of packages;

@@ -1,4 +1,4 @@
-//! `cargo test-all`: the project's tests, those of CUDA on a fake NVIDIA driver, and those of HIP on AMD's own runtime, which
+//! `cargo test-all`: the project's tests, CUDA's on a fake NVIDIA driver, and HIP's on AMD's own runtime, which
 //! it sets up without touching the system.
 //!
 //! | file | subject |

@@ -152,7 +152,7 @@ fn without_virtual_memory(layout: &Layout, runtime: &Runtime, program: &Program,
     Job { name, command, log }
 }
 
-/// Returns the user's filter, or that of the group.
+/// Returns the user's filter, or the group's.
 pub(crate) fn or_group(filter: &[String]) -> Vec<String> {
     if filter.is_empty() { vec![NO_VMM.to_owned()] } else { filter.to_vec() }
 }

@@ -1,8 +1,8 @@
-//! The errors of this program: one line with what is wrong and what to do.
+//! The errors of this program: one line with the fault and the remedy.
 
 use std::fmt;
 
-/// What is wrong, and what to do if something can be done.
+/// The fault, and the remedy if there is one.
 #[derive(Clone, Debug)]
 pub(crate) struct Trouble(String);
 

@@ -24,7 +24,7 @@ const ERROR_LOG_SIZE: u32 = 6;
 /// The last known option of the compiler.
 const LAST_OPTION: u32 = 35;
 
-/// Returns the kernels of a text, or what is wrong with it.
+/// Returns the kernels of a text, or the fault in it.
 fn read(text: &str) -> Result<Vec<Entry>, String> {
     let code: Vec<&str> =
         text.lines().map(|line| line.split("//").next().unwrap_or_default().trim()).collect();

@@ -154,7 +154,7 @@ impl State {
         }
     }
 
-    /// Frees memory that is not used any more. A descriptor keeps memory alive too; this process cannot see those of other
+    /// Frees memory that is not used any more. A descriptor keeps memory alive too; this process cannot see descriptors of other
     /// processes.
     pub(crate) fn forget_unused(&mut self) {
         let is_unused = |held: &Held| held.handles == 0 && !(held.exported && held.memory.has_descriptor());

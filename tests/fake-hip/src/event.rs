@@ -10,7 +10,7 @@ use std::ffi::c_uint;
 /// `hipEventDisableTiming`.
 const DISABLE_TIMING: c_uint = 2;
 
-/// The first handle of events. It is below those of streams, since each number from [`NULL`](crate::stream::NULL) on is a null
+/// The first handle of events. It is below the handles of streams, since each number from [`NULL`](crate::stream::NULL) on is a null
 /// stream.
 const FIRST: usize = 0x5a5a_0000_0000;
 

@@ -16,7 +16,7 @@
 //!
 //! A call that gpu-vmm-hip must never make ends the process with a line that names the broken rule. This is so on every
 //! version, whether HIP crashes, refuses, or does something else. For a GPU fault, the line uses ROCr's words. Work on a
-//! stream is executed when it is waited for, not before. A device's memory is that of the worst cards: mappings in units
+//! stream is executed when it is waited for, not before. A device's memory is as on the worst cards: mappings in units
 //! below 2 MiB fault when they are used, as on RDNA4.
 //!
 //! Its own tests run gpu-vmm-hip on every version. To run another program on it, name the library that `cargo build -p

@@ -1,4 +1,4 @@
-//! The tables: HIP's own (handles, reservations and their mappings) and those of the runtime below (physical memory).
+//! The tables: HIP's own (handles, reservations and their mappings) and the tables of the runtime below (physical memory).
 //! References keep an object alive.
 
 use crate::c::{Answer, HipError, Out, stop};

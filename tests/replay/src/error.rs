@@ -24,7 +24,7 @@ pub enum TraceError {
         name: String,
         /// The line, counted from 1.
         line: u32,
-        /// What is wrong with it.
+        /// The fault in it.
         wrong: Wrong,
     },
     /// A trace without an allocation.
@@ -46,7 +46,7 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// What is wrong with a line.
+/// The fault in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // the texts say it

@@ -1,6 +1,6 @@
 //! A trace, ready to be replayed.
 
-/// An event of a trace. Blocks are in slots that are reused, so that those of a long trace stay in the CPU's cache, as in the
+/// An event of a trace. Blocks are in slots that are reused, so that the blocks of a long trace stay in the CPU's cache, as in the
 /// recorded program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {

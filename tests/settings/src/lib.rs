@@ -25,7 +25,7 @@ pub fn of_process<T: Default>(
 ///
 /// # Errors
 ///
-/// The wrong variable, and what is wrong with it.
+/// The wrong variable, and its fault.
 pub fn from_variables<T: Default>(
     prefix: &str,
     variables: impl Iterator<Item = (String, String)>,

@@ -93,7 +93,7 @@ fn claims_add_up_to_the_exporters_region() {
     }
 }
 
-/// Returns what is wrong with a claim, after one that maps pieces 0 and 1 at 0 and at 4 units, each of 2 units.
+/// Returns the fault of a claim, after one that maps pieces 0 and 1 at 0 and at 4 units, each of 2 units.
 fn refusal(claim: &Claim) -> String {
     let first = Claim {
         base: UNIT,
@@ -162,7 +162,7 @@ fn what_is_not_true_is_refused() {
     }
 }
 
-/// The limits themselves are permitted, and count what was there before.
+/// The limits themselves are permitted, and count the earlier pieces.
 #[test]
 fn the_most_pieces_and_mappings_are_permitted() {
     let of = |pieces: Range<u32>, mappings: Range<u64>, removed: Vec<u64>| {

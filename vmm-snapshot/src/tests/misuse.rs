@@ -12,7 +12,7 @@ fn create(path: &Path) -> gpu_vmm_core::Result<SnapshotWriter> {
     SnapshotWriter::create(path, &description(), plain())
 }
 
-/// Memory, block and length that do not go together. The last one is behind the end of the memory, and has what is left there.
+/// Memory, block and length that do not go together. The last one is behind the end of the memory, and has the bytes that are left there.
 const WRONG: [(usize, u64, usize); 6] =
     [(2, 0, 4096), (0, 4, 4096), (0, u64::MAX, 4096), (0, 0, 4095), (1, 0, 0), (0, 4, 0)];
 
@@ -170,7 +170,7 @@ fn forked_child_touches_no_snapshot() {
     assert_eq!(all_of(&path).unwrap(), contents(1));
 }
 
-/// The limit is that of the reader: a head of exactly that size is written and read, and a longer one is refused before a file is
+/// The limit is the reader's: a head of exactly that size is written and read, and a longer one is refused before a file is
 /// created.
 #[test]
 fn unreadable_description_is_not_written() {

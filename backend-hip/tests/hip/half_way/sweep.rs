@@ -55,7 +55,7 @@ impl<'a> Sweep<'a> {
         let Some(simulation) = &self.simulation else { return };
         self.tried.borrow_mut().insert(operation);
         let tried = Tried { prepare, run, finish };
-        // The first run initializes what is initialized once per process, the second one counts.
+        // The first run does the initialization of the process, the second one counts.
         let mut made = Vec::new();
         for _ in 0..2 {
             let mut state = (tried.prepare)();

@@ -24,7 +24,7 @@ unsafe fn name(change: &BackingChange) -> String {
 }
 
 unsafe extern "C" fn before(context: *mut c_void, change: *const BackingChange) -> Status {
-    // SAFETY: the context is that of a test, and the change is valid during the callback; so below.
+    // SAFETY: the context belongs to a test, and the change is valid during the callback; so below.
     unsafe {
         let (notes, change) = (&mut *context.cast::<Notes>(), &*change);
         notes.before.push((name(change), change.effect));
@@ -87,7 +87,7 @@ fn observer_refuses_by_every_other_status() {
 }
 
 unsafe extern "C" fn after_a_change(context: *mut c_void, _: *const BackingChange, _: u32) {
-    // SAFETY: the context is that of the test below.
+    // SAFETY: the context belongs to the test below.
     unsafe { (*context.cast::<Vec<bool>>()).push(is_running()) }
 }
 

@@ -1,4 +1,4 @@
-//! The list in `tests/mutations`: the place of each mutation and the sentence that says what is wrong.
+//! The list in `tests/mutations`: the place of each mutation and the sentence that states the fault.
 
 use crate::trouble::{Answer, Doing, Trouble};
 use serde::Deserialize;
@@ -145,7 +145,7 @@ pub(crate) const WITHOUT: &str = "GPU_VMM_HIP_WITHOUT_QUIRK";
 #[derive(Debug)]
 pub(crate) struct Mutation<'a> {
     pub(crate) name: String,
-    /// What is wrong, in a sentence.
+    /// The fault, in a sentence.
     pub(crate) wrong: &'a str,
     /// The group of the suite, a case of a group, the test, the model or the scenario that must catch it.
     pub(crate) by: &'a str,

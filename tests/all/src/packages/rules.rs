@@ -12,7 +12,7 @@ const REQUIRED: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 /// The files that Cargo adds to a package.
 const CARGOS: [&str; 4] = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml", "Cargo.toml.orig"];
 
-/// Returns what is wrong with a manifest, as `cargo metadata` has it.
+/// Returns the faults of a manifest, as `cargo metadata` has it.
 pub(super) fn manifest(package: &Value, published: &[Published]) -> Vec<String> {
     let name = package["name"].as_str().unwrap_or_default();
     let mut wrong = Vec::new();
@@ -45,7 +45,7 @@ pub(super) fn manifest(package: &Value, published: &[Published]) -> Vec<String> 
     wrong
 }
 
-/// Returns what is wrong with a dependency on a package of the workspace.
+/// Returns the faults of a dependency on a package of the workspace.
 fn dependency_inside(name: &str, dependency: &Value, published: &[Published]) -> Option<String> {
     let on = dependency["name"].as_str().unwrap_or_default();
     let has_version = dependency["req"] != "*";
@@ -63,7 +63,7 @@ fn dependency_inside(name: &str, dependency: &Value, published: &[Published]) ->
     None
 }
 
-/// Returns what is wrong with the files of a package, one a line. `built` are those that Cargo compiles first.
+/// Returns the faults in the files of a package, one a line. `built` are those that Cargo compiles first.
 pub(super) fn files(name: &str, built: &[String], list: &str) -> Vec<String> {
     let is_of_facade = |file: &str| {
         file == "CHANGELOG.md" || file.strip_prefix("docs/guide/").is_some_and(|page| !page.contains('/'))

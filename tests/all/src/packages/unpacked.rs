@@ -89,7 +89,7 @@ fn check(command: &mut Command, workspace: &Path, build: &str) -> Answer {
     cargo::output(command).map(drop)
 }
 
-/// Compares the public items with those of the last version.
+/// Compares the public items with the last version's.
 pub(super) fn compared(packages: &[Published], version: &str) -> Answer<String> {
     let mut command = cargo::cargo();
     command.args(["semver-checks", "--baseline-rev", version]);

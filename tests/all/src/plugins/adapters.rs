@@ -18,7 +18,7 @@ const SHARED: [&str; 3] = ["-fPIC", "-fvisibility=hidden", "-shared"];
 /// The names of the runtime whose `cudaMalloc` is replaced: the toolkit's, and one as in PyTorch's wheels.
 const RUNTIMES: [&str; 2] = ["libcudart.so", "libcudart-0a1b2c3d.so.12"];
 
-/// What was compiled.
+/// The compiled part.
 pub(super) struct Adapters {
     folder: PathBuf,
     /// The library in the place of torch_memory_saver's.

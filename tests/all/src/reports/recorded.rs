@@ -2,7 +2,7 @@
 //!
 //! The rule, the note and the quirk stay for each case in which the driver does not do what its documentation says, or does
 //! not show a listed quirk, and for each failed case. All other cases keep their name and their verdict. The form is still
-//! that of a report, so that `gpu-vmm conformance --compare` reads it.
+//! a report's, so that `gpu-vmm conformance --compare` reads it.
 
 use crate::trouble::{Answer, Doing, Trouble};
 use serde::{Deserialize, Serialize};
@@ -154,7 +154,7 @@ mod tests {
         assert!(read("none", r#"{"environment": {}}"#).unwrap_err().to_string().contains("missing field"));
     }
 
-    /// The words for a quirk that was not seen are those of the suite.
+    /// The words for a quirk that was not seen are the suite's.
     #[test]
     fn suite_has_the_words_for_unseen_quirks() {
         assert!(include_str!("../../../../conformance/src/report/results.rs").contains(UNSEEN));

@@ -1,5 +1,5 @@
 //! Sets HIP up from small packages that are created here, and tries everything that can be wrong with packages, folders and
-//! machines. An error is one line that says what is wrong and what to do, with status 1, and leaves nothing half-installed.
+//! machines. An error is one line with the fault and the remedy, with status 1, and leaves nothing half-installed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic
 
 mod bad_input;

@@ -145,7 +145,7 @@ impl Rig {
         assert_eq!(self.runtimes_left(), Vec::<String>::new(), "nothing is left half-installed");
     }
 
-    /// Returns what is in the folder of runtimes, complete or not.
+    /// Returns the contents of the folder of runtimes, complete or not.
     pub(crate) fn runtimes_left(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.runtimes()) else { return Vec::new() };
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -63,7 +63,7 @@ fn open() -> CudaBackend {
     CudaBackend::open().unwrap()
 }
 
-/// Returns a host backend whose properties differ from those of a default one.
+/// Returns a host backend whose properties differ from the default.
 fn host() -> gpu_vmm::host::HostBackend {
     let config = HostConfig::new().devices(2).memory(Bytes::gib(1)).host_granularity(Bytes::mib(8));
     config.without_peers().unmapping_singly().open().unwrap()

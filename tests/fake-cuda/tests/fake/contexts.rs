@@ -411,7 +411,7 @@ fn a_blocking_capture_is_seen_and_goes_on(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-/// The default stream means that of each context: a capture in one of them is in the way, and goes on.
+/// The default stream belongs to each context: a capture in one of them is in the way, and goes on.
 fn a_blocking_capture_elsewhere_is_seen(cuda: &Cuda) {
     let backend = open();
     let (stream, other) = (backend.blocking_stream(DEVICE).unwrap(), elsewhere(&backend));

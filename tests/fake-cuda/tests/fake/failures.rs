@@ -1,4 +1,4 @@
-//! gpu-vmm-cuda over the fake driver: what its errors say about the call that failed, and what is left after it.
+//! gpu-vmm-cuda over the fake driver: what its errors say about the call that failed, and the state after it.
 
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
@@ -363,7 +363,7 @@ fn a_node_that_is_not_there(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-/// The host's access is another call of the driver's than that of the devices before and behind it.
+/// The host's access is another call of the driver's than the devices' before and behind it.
 fn access_in_any_order(cuda: &Cuda) {
     let backend = open();
     let mut reservation = mapped(&backend, on_node(0));

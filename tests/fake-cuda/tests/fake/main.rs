@@ -13,7 +13,7 @@
 //! | `pinned` | page-locked memory: the rules, and gpu-vmm-cuda's |
 //! | `backend`, `backend_memory_types` | gpu-vmm-cuda: which drivers it accepts, how errors reach it, that it releases everything |
 //! | `any` | the backend that is chosen at run time: each function returns what the vendor's own backend returns |
-//! | `failures` | what its errors say, and what is left after a call that fails |
+//! | `failures` | what its errors say, and the state after a call that fails |
 //! | `calls` | the same for contexts, kernels and graphs, and for copies of no bytes |
 //! | `unexpected` | drivers that return success and no result, the opposite of an attribute, or that have shut down |
 //! | `profiler` | NVIDIA's tools, which are loaded after the driver |

@@ -80,7 +80,7 @@ fn a_store_reaches_all(cuda: &Cuda) {
     let counters = cuda.get("cuMemAlloc_v2", &[16]);
     cuda.ok("cuMemsetD8_v2", &[counters, 0, 16]);
     cuda.launch(count, 0, &[own[0] as u64, (BLOCK / 8) as u64, 7, counters as u64]);
-    // The pattern's second half equals that of a seed `words` later.
+    // The pattern's second half equals the pattern of a seed `words` later.
     let words = (half / 8) as u64;
     cuda.launch(count, 0, &[own[1] as u64, words, 7 + words, counters as u64]);
     cuda.launch(count, 0, &[(own[1] + half) as u64, words, 7, counters as u64]);

@@ -279,7 +279,7 @@ fn what_cannot_be_registered_is_allocated(cuda: &Cuda) {
     let backend = CudaBackend::open().unwrap();
     let pinned = backend.pin(SIZE).unwrap();
     assert_eq!(cuda.counts().pinned, 1);
-    // Only what was allocated is freed by this call.
+    // This call frees only memory that was allocated.
     cuda.enter(0);
     cuda.ok("cuMemFreeHost", &[pinned.start().as_ptr().expose_provenance()]);
     std::mem::forget(pinned);
@@ -298,7 +298,7 @@ fn memory_of_the_program_is_registered(cuda: &Cuda) {
     for twice in [[at, G + 1, PORTABLE], [at + 2 * G - 1, 1, PORTABLE], [at + G, G, PORTABLE]] {
         cuda.refuses("cuMemHostRegister_v2", &twice, ALREADY_REGISTERED);
     }
-    // Copies of it are asynchronous, and those of the bytes beside it are not.
+    // Copies of it are asynchronous, and copies of the bytes beside it are not.
     let (base, stream) = (cuda.mapped(G), cuda.get("cuStreamCreate", &[NON_BLOCKING]));
     cuda.ok("cuMemcpyHtoDAsync_v2", &[base, at + G, G, stream]);
     cuda.answers("cuStreamQuery", &[stream], NOT_READY);

@@ -5,9 +5,9 @@ use crate::failures::logged;
 use crate::rig::{Must, ONE, Rig, ZERO, units};
 use gpu_vmm_core::{Backend, Bytes, Detail, Location, Operation, Properties};
 
-/// Each case with the calls that are refused, as those of `failures`. The code 0 is success without a result.
+/// Each case with the calls that are refused, as in `failures`. The code 0 is success without a result.
 pub(crate) const CASES: [(Case, &str); 2] = [
-    // The first two calls are those of the start, which describes device 1.
+    // The start makes the first two calls, and describes device 1.
     (Case { name: "a_device_that_is_not_set_back_is_recorded", run: not_set_back }, "hipSetDevice:4:999"),
     // The first two are of the devices' own memory.
     (

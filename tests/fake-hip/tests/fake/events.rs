@@ -1,11 +1,11 @@
-//! Events of which a call is refused: what the error says about the event, and what is left after it. And events of copies.
+//! Events of which a call is refused: what the error says about the event, and the state after it. And events of copies.
 
 use crate::child::Case;
 use crate::failures::{logged, told};
 use crate::rig::{Must, ONE, Rig, ZERO, units};
 use gpu_vmm_core::{Backend, Bytes, CopyCalls, Event, Operation, Stream, SyncCalls};
 
-/// Each case with the calls that are refused, as those of `failures`.
+/// Each case with the calls that are refused, as in `failures`.
 pub(crate) const CASES: [(Case, &str); 3] = [
     (
         Case { name: "an_event_that_fails_names_itself_and_its_device", run: failed },

@@ -1,4 +1,4 @@
-//! Calls that HIP refuses: what the error says about the call, and what is left after it.
+//! Calls that HIP refuses: what the error says about the call, and the state after it.
 
 use crate::child::Case;
 use crate::rig::{FAR, Must, ONE, Rig, UNEQUAL, ZERO, alignment, found, units};

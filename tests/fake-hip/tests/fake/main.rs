@@ -10,7 +10,7 @@
 //! | `devices` | the same for memory of several devices |
 //! | `host` | the same for the host's access and memory, and for descriptors of ranges |
 //! | `misbehaved` | drivers of which a call misbehaves |
-//! | `failures` | calls that are refused: what the error says, and what is left |
+//! | `failures` | calls that are refused: what the error says, and the state after them |
 //! | `events` | the same for calls on events |
 //! | `device_and_granularity` | calls that set the thread's device, and queries of a granularity, that fail |
 //! | `unexpected` | drivers that return success and no result, or an unknown one |

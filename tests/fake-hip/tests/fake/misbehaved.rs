@@ -29,7 +29,7 @@ pub(crate) const CASES: [Case; 15] = [
     Case { name: NO_PEERS, run: no_peers },
 ];
 
-/// The backend reads the access of the last mapping of a call back as well as that of the first.
+/// The backend reads the access of the last mapping of a call back as well as the first one's.
 fn access_of_the_first(rig: &mut Rig) {
     let alignment = Alignment::new(units(1)).expect("a power of two");
     let both = Grant { device: ZERO, access: Access::ReadWrite };

@@ -37,7 +37,7 @@ struct Known {
     run: fn(agent: usize, &Arguments) -> Result<(), Fault>,
 }
 
-/// HIP's own kernels, and those of programs.
+/// HIP's own kernels, and the kernels of programs.
 const KNOWN: [&[Known]; 3] = [hip::KERNELS, pattern::KERNELS, words::KERNELS];
 
 /// Runs the kernel whose descriptor is at `object`, with the arguments at `arguments`.

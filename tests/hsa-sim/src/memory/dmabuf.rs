@@ -1,4 +1,4 @@
-//! Memory as a descriptor for other APIs: on hardware a dma-buf, here a memfd, like those of [`share`](crate::vmem::share).
+//! Memory as a descriptor for other APIs: on hardware a dma-buf, here a memfd, like the descriptors of [`share`](crate::vmem::share).
 //!
 //! Rules: `hsa_amd_portable_export_dmabuf` in `hsa_ext_amd.h`: the whole range must be in one allocation of a GPU; a failure
 //! writes nothing. `hipMemGetHandleForAddressRange` calls it for memory of `hipMalloc`. This ROCr function does not know

@@ -1,4 +1,4 @@
-//! Parses the text of a variable into a setting, or reports what is wrong with it.
+//! Parses the text of a variable into a setting, or reports the fault in it.
 
 use super::{Failure, MAX_GPUS, PREFIX, Settings};
 use crate::abi::Status;

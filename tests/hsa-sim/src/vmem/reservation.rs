@@ -29,7 +29,7 @@ impl Reservation {
     }
 }
 
-/// Returns the alignment of a range for a smaller request: that of the largest pages that fit.
+/// Returns the alignment of a range for a smaller request: the alignment of the largest pages that fit.
 fn natural_alignment(size: usize, asked: usize) -> usize {
     let largest_that_fits = size.checked_ilog2().map_or(PAGE, |bits| 1 << bits);
     largest_that_fits.min(LARGE_PAGE).max(asked)

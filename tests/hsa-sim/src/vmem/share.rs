@@ -3,7 +3,7 @@
 //!
 //! Rules: `hsa_amd_vmem_export_shareable_handle` and `hsa_amd_vmem_import_shareable_handle` in `hsa_ext_amd.h`. The importer
 //! keeps its descriptor; a descriptor of anything but a GPU's memory is refused as incompatible. With the setting
-//! `KEEPS_DESCRIPTORS` an export is that of ROCr 7.14 (`descriptor`).
+//! `KEEPS_DESCRIPTORS` an export is as in ROCr 7.14 (`descriptor`).
 #![allow(unsafe_code)] // exported to C
 
 use super::descriptor::duplicate;

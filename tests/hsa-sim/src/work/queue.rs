@@ -1,6 +1,6 @@
 //! Queues: rings of packets that HIP writes, each with a thread that executes them in order.
 //!
-//! Rules: `hsa_queue_*` in `hsa.h`; the layout is that of `amd_hsa_queue.h`. A packet is ready when the doorbell has its
+//! Rules: `hsa_queue_*` in `hsa.h`; the layout is from `amd_hsa_queue.h`. A packet is ready when the doorbell has its
 //! number and its header is no longer invalid; when it is finished, its header becomes invalid again.
 #![allow(unsafe_code)] // exported to C, and the ring is shared with the program
 #![allow(clippy::too_many_arguments)] // as in the header

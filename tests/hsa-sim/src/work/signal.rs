@@ -1,6 +1,6 @@
 //! Signals: numbers that work decrements and others wait for.
 //!
-//! Rules: `hsa_signal_*` in `hsa.h`, `hsa_amd_signal_*` in `hsa_ext_amd.h`; the layout is that of `amd_hsa_signal.h`, since
+//! Rules: `hsa_signal_*` in `hsa.h`, `hsa_amd_signal_*` in `hsa_ext_amd.h`; the layout is from `amd_hsa_signal.h`, since
 //! HIP reads a signal's value in its memory. Every operation is sequentially consistent here, which is more than any of them
 //! requires. A destroyed signal is kept for reuse, so that late reads of it do no harm.
 #![allow(unsafe_code)] // exported to C

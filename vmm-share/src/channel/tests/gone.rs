@@ -191,7 +191,7 @@ fn killed_process_is_gone_without_leaks() {
     });
 }
 
-/// Returns the events that poll reports for a channel without waiting: those of `events`, and those that it always reports.
+/// Returns the events that poll reports for a channel without waiting: the ones in `events`, and the ones that it always reports.
 fn polled(channel: &Channel, events: PollFlags) -> PollFlags {
     let mut poll_fds = [PollFd::new(channel, events)];
     poll(&mut poll_fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();

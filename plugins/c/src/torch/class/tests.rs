@@ -109,7 +109,7 @@ fn limit_fits_budget_and_pages() {
 /// Slack in percent, and the pages that the pool holds for a need of 63: one percent more or less makes one page.
 const SLACKS: [(u32, u64); 4] = [(0, 63), (7, 67), (6, 66), (8, 68)];
 
-/// Without slack of its own, a pool creates memory up to 1 percent above what was needed, before it maps free memory elsewhere.
+/// Without slack of its own, a pool creates memory up to 1 percent above the needed size, before it maps free memory elsewhere.
 #[test]
 fn a_pool_has_one_percent_of_slack() {
     const NAME: &str = "torch::class::tests::a_pool_has_one_percent_of_slack";
@@ -384,7 +384,7 @@ fn emptying_cache_returns_released_graph_memory() {
     assert_ne!(usage().held, 0);
     gpu_vmm_torch_empty_cache();
     assert_eq!(usage().held, 0);
-    // What is no block is an error, and changes nothing.
+    // An address that is no block's is an error, and changes nothing.
     // SAFETY: the host never dereferences a stream.
     unsafe { gpu_vmm_torch_record_stream(without_provenance_mut(512), null_mut()) };
     // SAFETY: a string that lives until the thread's next error.

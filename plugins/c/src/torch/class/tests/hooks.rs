@@ -1,4 +1,4 @@
-//! The functions of an allocator for the whole process, and those of a tag.
+//! The functions of an allocator for the whole process, and of a tag.
 
 use super::*;
 use crate::pool::{BlockInfo, Pool, gpu_vmm_find, gpu_vmm_pool_free};
