@@ -43,8 +43,8 @@ fn alloc_and_free<B: Backend>(pool: &Pool<B>) -> Result<()> {
         blocks.push(block);
     }
     println!("{}", pool.stats());
-    let asked: Bytes = sizes.into_iter().sum();
-    assert_eq!(pool.stats().live, asked.0);
+    let requested: Bytes = sizes.into_iter().sum();
+    assert_eq!(pool.stats().live, requested.0);
 
     // `find` returns the block for any address in it.
     let inside = blocks[2].address() + Bytes::mib(1);

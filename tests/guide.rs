@@ -210,7 +210,7 @@ fn examples() -> Vec<(ErrorKind, Operation, Detail)> {
         (
             ErrorKind::AddressTaken,
             Operation::Grow,
-            Detail::OutgrewReservation { asked: B::mib(72), reserved: B::mib(64), wanted, offered },
+            Detail::OutgrewReservation { requested: B::mib(72), reserved: B::mib(64), wanted, offered },
         ),
         (
             ErrorKind::NotFound,

@@ -147,16 +147,16 @@ impl Probe<'_> {
     fn read_only_access(&self) -> Result<Capability> {
         let feature = Feature::ReadOnlyAccess;
         let grant = Grant { device: self.device, access: Access::Read };
-        let told = self.mapped(&Properties::on(self.device), &[grant], |reservation, _| {
+        let reported = self.mapped(&Properties::on(self.device), &[grant], |reservation, _| {
             // SAFETY: a granule is mapped there, and the device exists.
             unsafe { reservation.access(Bytes::ZERO, self.device) }
         });
-        match told {
+        match reported {
             Ok(other) if other != Access::Read => {
                 let said = format!("access was set to read, but the driver reports {other}");
                 Ok(Capability::no(feature, Evidence::Trial, said))
             }
-            told => Capability::tried(feature, told.map(|_| "")),
+            reported => Capability::tried(feature, reported.map(|_| "")),
         }
     }
 

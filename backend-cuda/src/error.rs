@@ -25,8 +25,8 @@ type Describe = unsafe extern "system" fn(CuResult, *mut *const c_char) -> CuRes
 fn describe(function: Describe, result: CuResult) -> Option<Cow<'static, str>> {
     let mut text = std::ptr::null();
     // SAFETY: the pointer is valid for one pointer; the functions need no started driver and take any number.
-    let asked = unsafe { function(result, &raw mut text) };
-    if asked != CuResult::SUCCESS || text.is_null() {
+    let result_code = unsafe { function(result, &raw mut text) };
+    if result_code != CuResult::SUCCESS || text.is_null() {
         return None;
     }
     // SAFETY: the driver returns a string of its own that ends in a zero and lives as long as the library, which is never closed.

@@ -89,8 +89,8 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// Loads and starts the driver.
     pub(crate) fn new() -> Result<Self> {
-        let asked = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
-        let names = match asked {
+        let chosen = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
+        let names = match chosen {
             Some(name) => vec![name],
             None => NAMES.iter().map(OsString::from).collect(),
         };

@@ -15,9 +15,9 @@ pub(crate) const RESERVATION_UNIT: Granularity = match Granularity::new(Bytes::m
 };
 
 /// Returns the hint that the driver gets, 0 for none: quirk `high-hints-hang`.
-pub(crate) fn hint(asked: Option<Address>, is_windows: bool) -> Address {
+pub(crate) fn hint(wanted: Option<Address>, is_windows: bool) -> Address {
     const TOO_HIGH: Address = Address(1 << 40);
-    asked.filter(|address| !is_windows || *address < TOO_HIGH).unwrap_or(Address(0))
+    wanted.filter(|address| !is_windows || *address < TOO_HIGH).unwrap_or(Address(0))
 }
 
 /// Every known quirk.
@@ -208,10 +208,10 @@ mod tests {
 
     #[test]
     fn windows_driver_gets_no_high_hints() {
-        let asked = [0, 64 << 30, (1 << 40) - 1, 1 << 40, 0x3800_0000_0000].map(Address);
-        assert_eq!(asked.map(|asked| hint(Some(asked), false)), asked);
-        let given = [asked[0], asked[1], asked[2], Address(0), Address(0)];
-        assert_eq!(asked.map(|asked| hint(Some(asked), true)), given);
+        let hints = [0, 64 << 30, (1 << 40) - 1, 1 << 40, 0x3800_0000_0000].map(Address);
+        assert_eq!(hints.map(|wanted| hint(Some(wanted), false)), hints);
+        let given = [hints[0], hints[1], hints[2], Address(0), Address(0)];
+        assert_eq!(hints.map(|wanted| hint(Some(wanted), true)), given);
         assert_eq!(hint(None, true), Address(0));
     }
 

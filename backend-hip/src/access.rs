@@ -77,9 +77,9 @@ impl MappedRange<'_> {
         for grant in peers.into_iter().chain(own) {
             self.set_and_note(run, grant)?;
         }
-        let told =
+        let is_reported =
             |grant: &&Grant| !(grant.device.is_host() && workaround_enabled(&HOST_ACCESS_NOT_REPORTED));
-        for grant in grants.iter().filter(told) {
+        for grant in grants.iter().filter(is_reported) {
             self.verify(run.offset, *grant)?;
             self.verify(run.end() - Bytes(1), *grant)?;
         }

@@ -69,9 +69,9 @@ pub(crate) fn devices(config: &HostConfig) -> Result<Vec<Device>> {
     let granularity = match Granularity::new(config.granularity) {
         Some(granularity) if config.granularity >= page => granularity,
         _ => {
-            let asked = config.granularity;
+            let granularity = config.granularity;
             return refuse(format!(
-                "a granularity of {asked}; it must be a power of two and at least a page, {page}"
+                "a granularity of {granularity}; it must be a power of two and at least a page, {page}"
             ));
         }
     };

@@ -38,8 +38,8 @@ fn run() -> StepResult {
     compare_with_pool_on_threads(&host, DEVICE, &Locked::new(), &all, &mut tell)
 }
 
-fn tell(told: Update) {
-    let Update::Row(row) = told else { return };
+fn tell(update: Update) {
+    let Update::Row(row) = update else { return };
     let unit = if row.unit == Unit::MillionsPerSecond { "M/s" } else { "ns" };
     let [other, ours] = [&row.baseline, &row.ours].map(|side| format!("{:.1} {unit}", side.took.median));
     println!("{:<38} {:<24} {other:>10} {ours:>10} {:>7.3}", row.what, row.baseline.name, row.ratio.median);

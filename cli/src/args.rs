@@ -470,9 +470,9 @@ impl Arguments {
     pub(crate) fn read() -> Result<Self, clap::Error> {
         let arguments = Self::try_parse()?;
         let (subcommand, contradiction) = match &arguments.command {
-            Command::Grow(asked) => ("grow", asked.contradiction()),
-            Command::Conformance(asked) => ("conformance", asked.contradiction()),
-            Command::Replay(asked) => ("replay", asked.contradiction()),
+            Command::Grow(options) => ("grow", options.contradiction()),
+            Command::Conformance(options) => ("conformance", options.contradiction()),
+            Command::Replay(options) => ("replay", options.contradiction()),
             _ => return Ok(arguments),
         };
         match contradiction {

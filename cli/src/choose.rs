@@ -71,22 +71,22 @@ mod tests {
 
     #[test]
     fn first_usable_vendor_is_taken() {
-        let mut asked = Vec::new();
+        let mut tried = Vec::new();
         let answer = best(|vendor| -> Result<(), String> {
-            asked.push(vendor);
+            tried.push(vendor);
             Err(format!("no {vendor} here"))
         });
-        assert_eq!(asked, AnyBackend::BUILT_IN);
-        let missing: Vec<_> = asked.iter().map(|vendor| (*vendor, format!("no {vendor} here"))).collect();
+        assert_eq!(tried, AnyBackend::BUILT_IN);
+        let missing: Vec<_> = tried.iter().map(|vendor| (*vendor, format!("no {vendor} here"))).collect();
         let expected = format!("no backend can be used{}; see `gpu-vmm info`", reasons(&missing));
         assert_eq!(answer.unwrap_err().to_string(), expected);
         for (place, last) in AnyBackend::BUILT_IN.iter().enumerate() {
-            let mut asked = 0;
+            let mut tried = 0;
             let found = best(|vendor| {
-                asked += 1;
+                tried += 1;
                 if vendor == *last { Ok(vendor) } else { Err(String::new()) }
             });
-            assert_eq!((found.unwrap(), asked), (*last, place + 1));
+            assert_eq!((found.unwrap(), tried), (*last, place + 1));
         }
         let two = [(Vendor::Cuda, "old".to_owned()), (Vendor::Host, "full".to_owned())];
         assert_eq!(reasons(&two), " (cuda: old; host: full)");

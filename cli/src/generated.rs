@@ -10,17 +10,17 @@ use std::path::Path;
 /// The name of the program.
 const NAME: &str = "gpu-vmm";
 
-pub(crate) fn completions(asked: &CompletionsArguments) -> CliResult {
+pub(crate) fn completions(options: &CompletionsArguments) -> CliResult {
     let mut text = Vec::new();
-    clap_complete::generate(asked.shell, &mut Arguments::command(), NAME, &mut text);
+    clap_complete::generate(options.shell, &mut Arguments::command(), NAME, &mut text);
     Output::default().line(String::from_utf8(text)?)
 }
 
-pub(crate) fn man(asked: &ManArguments) -> CliResult {
+pub(crate) fn man(options: &ManArguments) -> CliResult {
     let mut command = Arguments::command();
     // Names of subcommands then begin with the name of the command.
     command.build();
-    let Some(folder) = &asked.folder else {
+    let Some(folder) = &options.folder else {
         return Output::default().line(page(&command)?);
     };
     write(folder, NAME, &command)?;

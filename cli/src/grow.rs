@@ -15,27 +15,27 @@ use gpu_vmm::{
 use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
 
-pub(crate) fn run(asked: &GrowArguments) -> CliResult {
-    let backend = choose::backend(asked.on.backend)?;
-    let device = choose::device(&backend, asked.on.device);
-    check_room(&backend, device, asked.to)?;
+pub(crate) fn run(options: &GrowArguments) -> CliResult {
+    let backend = choose::backend(options.on.backend)?;
+    let device = choose::device(&backend, options.on.device);
+    check_room(&backend, device, options.to)?;
     warm_up(&backend, device)?;
 
-    let (mut region, mut report) = reserve(&backend, device, asked)?;
-    let steps = Steps::new(asked.from, asked.to, asked.by, region.granularity());
+    let (mut region, mut report) = reserve(&backend, device, options)?;
+    let steps = Steps::new(options.from, options.to, options.by, region.granularity());
     let mut output = Output::default();
-    let mut progress = Progress::new(!asked.json);
-    if !asked.json {
-        let plan = format!("from {} to {} by {}", steps.from, steps.to, asked.by);
+    let mut progress = Progress::new(!options.json);
+    if !options.json {
+        let plan = format!("from {} to {} by {}", steps.from, steps.to, options.by);
         opening(&mut output, &report, region.address(), &plan)?;
     }
 
     progress.begin("growing and filling", steps.to);
     let mut total = Duration::ZERO;
     for size in steps.sizes() {
-        let (growth, time) = grow_and_fill(&mut region, device, size, asked.fixed, &progress)?;
+        let (growth, time) = grow_and_fill(&mut region, device, size, options.fixed, &progress)?;
         let step = Step::new(growth, time);
-        if !asked.json {
+        if !options.json {
             progress.aside(|| output.line(step.line()))?;
         }
         total += time;
@@ -48,7 +48,7 @@ pub(crate) fn run(asked: &GrowArguments) -> CliResult {
     let copying = copying::measure(&backend, device, steps, &mut progress)?;
     drop(progress);
     report.compare(&copying);
-    if asked.json {
+    if options.json {
         output.json(&report)?;
     } else {
         report.summary(&mut output)?;
@@ -86,17 +86,17 @@ fn check_room(backend: &AnyBackend, device: DeviceId, to: Bytes) -> CliResult {
 fn reserve(
     backend: &AnyBackend,
     device: DeviceId,
-    asked: &GrowArguments,
+    options: &GrowArguments,
 ) -> CliResult<(Region<AnyBackend>, Report)> {
     let found = backend.device(Operation::Grow, device)?;
     let mut builder = Region::builder(backend).on(device);
-    if let Some(size) = asked.reserve {
+    if let Some(size) = options.reserve {
         builder = builder.reserve(size);
     }
-    if let Some(size) = asked.extend_by {
+    if let Some(size) = options.extend_by {
         builder = builder.extend_by(size);
     }
-    if let Some(address) = asked.at {
+    if let Some(address) = options.at {
         builder = builder.at(Placement::Exact(address));
     }
     let start = Instant::now();
@@ -184,9 +184,9 @@ mod tests {
     fn lost_byte_is_a_failure() {
         let backend: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
         let device = DeviceId(0);
-        let asked = crate::args::Arguments::parse_from(["gpu-vmm", "grow", "--reserve", "4MiB"]).command;
-        let crate::args::Command::Grow(asked) = asked else { panic!("{asked:?}") };
-        let (mut region, mut report) = reserve(&backend, device, &asked).unwrap();
+        let options = crate::args::Arguments::parse_from(["gpu-vmm", "grow", "--reserve", "4MiB"]).command;
+        let crate::args::Command::Grow(options) = options else { panic!("{options:?}") };
+        let (mut region, mut report) = reserve(&backend, device, &options).unwrap();
         let mut progress = Progress::new(false);
         for size in [Bytes::mib(2), Bytes::mib(4), Bytes::mib(12)] {
             grow_and_fill(&mut region, device, size, false, &progress).unwrap();

@@ -68,15 +68,15 @@ pub(crate) struct QuirkReport {
     pub(crate) evidence: &'static str,
 }
 
-pub(crate) fn run(asked: &InfoArguments) -> CliResult {
-    let found = match asked.backend.vendor() {
+pub(crate) fn run(options: &InfoArguments) -> CliResult {
+    let found = match options.backend.vendor() {
         Some(vendor) => vec![OpenResult { vendor, backend: AnyBackend::open(vendor) }],
         None => AnyBackend::probe(),
     };
     let backends = found.into_iter().map(backend).collect();
     let info = Info { version: env!("CARGO_PKG_VERSION"), backends };
     let mut output = Output::default();
-    if asked.json { output.json(&info) } else { text::print(&info, &mut output) }
+    if options.json { output.json(&info) } else { text::print(&info, &mut output) }
 }
 
 fn backend(found: OpenResult) -> BackendInfo {

@@ -70,16 +70,16 @@ fn main() -> ExitCode {
         Err(refusal) => return refuse(&refusal),
     };
     let answer = match &arguments.command {
-        Command::Info(asked) => info::run(asked),
-        Command::Grow(asked) => grow::run(asked),
-        Command::Conformance(asked) => conformance::run(asked),
-        Command::Snapshot(asked) => snapshot::run(asked),
-        Command::Report(asked) => pool_report::run(asked),
-        Command::Replay(asked) => replay::run(asked),
-        Command::Bench(asked) => bench::run(asked),
-        Command::Check(asked) => check::run(asked),
-        Command::Completions(asked) => generated::completions(asked),
-        Command::Man(asked) => generated::man(asked),
+        Command::Info(options) => info::run(options),
+        Command::Grow(options) => grow::run(options),
+        Command::Conformance(options) => conformance::run(options),
+        Command::Snapshot(options) => snapshot::run(options),
+        Command::Report(options) => pool_report::run(options),
+        Command::Replay(options) => replay::run(options),
+        Command::Bench(options) => bench::run(options),
+        Command::Check(options) => check::run(options),
+        Command::Completions(options) => generated::completions(options),
+        Command::Man(options) => generated::man(options),
     };
     match answer {
         Ok(()) => ExitCode::SUCCESS,

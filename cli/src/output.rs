@@ -188,23 +188,24 @@ mod tests {
     #[test]
     fn long_label_has_its_own_line() {
         let label = "  first  second  third  ";
-        let told = |width, label: &str, text: &str| lines_of(width, |output| output.paragraph(label, text));
+        let paragraph =
+            |width, label: &str, text: &str| lines_of(width, |output| output.paragraph(label, text));
         // There is room for 16 characters behind the label.
-        assert_eq!(told(40, label, "sixteen letters."), [format!("{label}sixteen letters.")]);
+        assert_eq!(paragraph(40, label, "sixteen letters."), [format!("{label}sixteen letters.")]);
         let text = "some words that need to lie on several lines";
         let apart = ["  first  second  third", "      some words that need to lie on", "      several lines"];
-        assert_eq!(told(40, label, text), apart);
+        assert_eq!(paragraph(40, label, text), apart);
         assert_eq!(
-            told(48, label, text),
+            paragraph(48, label, text),
             [format!("{label}some words that need to"), format!("{:24}lie on several lines", "")],
             "24 characters are enough"
         );
-        assert_eq!(told(40, &" ".repeat(24), text).len(), 3, "spaces are no label");
+        assert_eq!(paragraph(40, &" ".repeat(24), text).len(), 3, "spaces are no label");
         // An indentation takes at most a quarter of the line.
         let deep = format!("{:14}label  ", "");
-        assert_eq!(told(20, &deep, "a word"), [format!("{:14}label", ""), format!("{:5}a word", "")]);
-        assert_eq!(told(12, "a long label  ", " "), ["a long label"]);
-        assert_eq!(told(8, "a long label  ", ""), ["a long", "label"]);
+        assert_eq!(paragraph(20, &deep, "a word"), [format!("{:14}label", ""), format!("{:5}a word", "")]);
+        assert_eq!(paragraph(12, "a long label  ", " "), ["a long label"]);
+        assert_eq!(paragraph(8, "a long label  ", ""), ["a long", "label"]);
     }
 
     #[test]

@@ -28,33 +28,33 @@ pub(crate) struct Report {
     pub(crate) outcome: Outcome,
 }
 
-pub(crate) fn run(asked: &ReplayArguments) -> CliResult {
-    let snapshot = checked("replay", "--snapshot", asked.snapshot.as_deref(), &[&asked.trace])?;
-    let mut progress = Progress::new(!asked.json);
-    let trace = read(&asked.trace, &mut progress)?;
-    let backend = open(asked)?;
-    let device = choose::device(&backend, asked.on.device);
+pub(crate) fn run(options: &ReplayArguments) -> CliResult {
+    let snapshot = checked("replay", "--snapshot", options.snapshot.as_deref(), &[&options.trace])?;
+    let mut progress = Progress::new(!options.json);
+    let trace = read(&options.trace, &mut progress)?;
+    let backend = open(options)?;
+    let device = choose::device(&backend, options.on.device);
     let device_name = backend.device(Operation::QueryDevice, device)?.name.clone();
-    if !asked.force {
-        check_room(&backend, device, &trace, asked.threads)?;
+    if !options.force {
+        check_room(&backend, device, &trace, options.threads)?;
     }
     grow::warm_up(&backend, device)?;
 
-    let (allocator, outcome) = match asked.allocator {
+    let (allocator, outcome) = match options.allocator {
         AllocatorChoice::Pool => {
-            ("pool", on_a_pool(&backend, device, &trace, asked, snapshot, &mut progress)?)
+            ("pool", on_a_pool(&backend, device, &trace, options, snapshot, &mut progress)?)
         }
         AllocatorChoice::Driver => {
             let plain = Plain::new(&backend, device)?;
-            ("driver", rounds(&trace, &plain, asked, &mut progress, &|| {})?)
+            ("driver", rounds(&trace, &plain, options, &mut progress, &|| {})?)
         }
     };
     drop(progress);
     let backend = backend.vendor().name();
-    let trace = asked.trace.display().to_string();
+    let trace = options.trace.display().to_string();
     let report = Report { trace, backend, device: device.0, device_name, allocator, outcome };
     let mut output = Output::default();
-    if asked.json { output.json(&report) } else { text::write(&report, &mut output) }
+    if options.json { output.json(&report) } else { text::write(&report, &mut output) }
 }
 
 fn read(from: &Path, progress: &mut Progress) -> CliResult<Trace> {
@@ -67,12 +67,12 @@ fn read(from: &Path, progress: &mut Progress) -> CliResult<Trace> {
     Ok(Trace::open(from, &|done| progress.advance(done))?)
 }
 
-fn open(asked: &ReplayArguments) -> CliResult<AnyBackend> {
+fn open(options: &ReplayArguments) -> CliResult<AnyBackend> {
     #[cfg(feature = "host")]
-    if let Some(memory) = asked.host_memory {
+    if let Some(memory) = options.host_memory {
         return Ok(gpu_vmm::host::HostConfig::new().memory(memory).open()?.into());
     }
-    choose::backend(asked.on.backend)
+    choose::backend(options.on.backend)
 }
 
 /// Refuses a trace that the device cannot hold, before anything is allocated. None of the memory is used, so on the
@@ -103,17 +103,17 @@ fn on_a_pool(
     backend: &AnyBackend,
     device: DeviceId,
     trace: &Trace,
-    asked: &ReplayArguments,
+    options: &ReplayArguments,
     snapshot: Option<Destination>,
     progress: &mut Progress,
 ) -> CliResult<Outcome> {
     let streams = Streams::of(backend, device, trace.streams())?;
-    let pooled = Pooled::new(backend, device, &streams, asked.page)?;
-    let Some(file) = snapshot else { return rounds(trace, &pooled, asked, progress, &|| {}) };
+    let pooled = Pooled::new(backend, device, &streams, options.page)?;
+    let Some(file) = snapshot else { return rounds(trace, &pooled, options, progress, &|| {}) };
     let mut file = Output::to(Some(file));
     let snapshot = Mutex::new(PoolSnapshot::default());
     let take = || *snapshot.lock().unwrap_or_else(PoisonError::into_inner) = pooled.pool().snapshot();
-    let outcome = rounds(trace, &pooled, asked, progress, &take)?;
+    let outcome = rounds(trace, &pooled, options, progress, &take)?;
     file.json(&snapshot.into_inner().unwrap_or_else(PoisonError::into_inner))?;
     file.complete()?;
     Ok(outcome)
@@ -122,15 +122,15 @@ fn on_a_pool(
 fn rounds(
     trace: &Trace,
     allocator: &impl Allocator,
-    asked: &ReplayArguments,
+    options: &ReplayArguments,
     progress: &mut Progress,
     at_peak: &(dyn Fn() + Sync),
 ) -> CliResult<Outcome> {
-    progress.begin_rounds(trace.events() * u64::from(asked.threads));
+    progress.begin_rounds(trace.events() * u64::from(options.threads));
     let shown = &*progress;
     let options = Options {
-        threads: asked.threads as usize,
-        rounds: asked.rounds,
+        threads: options.threads as usize,
+        rounds: options.rounds,
         progress: &|at| shown.round(format!("round {} of {}", at.round, at.of), at.done),
         at_peak,
     };

@@ -93,17 +93,17 @@ pub(crate) struct Blocks {
     pub(crate) compressed: u64,
 }
 
-pub(crate) fn run(asked: &SnapshotArguments) -> CliResult {
-    let file = SnapshotFile::open(&asked.file)?;
+pub(crate) fn run(options: &SnapshotArguments) -> CliResult {
+    let file = SnapshotFile::open(&options.file)?;
     let mut output = Output::default();
     let mut report = Report::new(&file);
-    if !asked.json {
+    if !options.json {
         text::opening(&report, &mut output)?;
     }
-    let verified = verify(&file, &mut Progress::new(!asked.json));
+    let verified = verify(&file, &mut Progress::new(!options.json));
     report.verified = verified.is_ok();
     report.error = verified.as_ref().err().map(Error::to_string);
-    if asked.json {
+    if options.json {
         output.json(&report)?;
     } else {
         text::verdict(&report, &mut output)?;

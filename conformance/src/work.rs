@@ -87,7 +87,7 @@ pub(crate) fn work<B: TestKit>(
     items: &[usize],
     peer: &Peer,
 ) {
-    let tell = |told: &Message| peer.try_send(told).is_ok();
+    let tell = |message: &Message| peer.try_send(message).is_ok();
     let opened = open(target, device);
     let environment =
         opened.as_ref().map(|backend| Box::new(Environment::of(target.name(), backend, device)));

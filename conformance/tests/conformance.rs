@@ -78,10 +78,11 @@ impl Rules {
     fn new(
         suite: &Suite<AnyBackend>,
         target: &Arc<dyn Target<AnyBackend>>,
-        asked: impl Fn(&str) -> bool,
+        is_wanted: impl Fn(&str) -> bool,
     ) -> Self {
         let all = suite.items().into_iter();
-        let items = all.filter(|item| item.layer == Layer::Driver && asked(&name(target, item))).collect();
+        let items =
+            all.filter(|item| item.layer == Layer::Driver && is_wanted(&name(target, item))).collect();
         Self { target: Arc::clone(target), items, outcomes: OnceLock::new() }
     }
 

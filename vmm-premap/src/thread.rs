@@ -98,7 +98,7 @@ struct Work {
     /// The implementation. A weak reference, since it owns the registration.
     what: Weak<dyn PremapWork>,
     /// True if the work is in the queue.
-    asked: AtomicBool,
+    is_queued: AtomicBool,
     /// Set before waiting for the turn: a thread with one step after the other takes the next turn before a waiting thread wakes.
     gone: AtomicBool,
     /// Locked while a step runs.
@@ -154,7 +154,7 @@ impl PremapThread {
         exit::watch();
         let work = Work {
             what,
-            asked: AtomicBool::new(false),
+            is_queued: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             turn: Mutex::new(Backoff::default()),
         };
@@ -237,7 +237,7 @@ impl Shared {
     /// Queues work unless it is queued already. Returns true if the thread sleeps and must be woken, which nothing else does.
     fn push(&self, work: &Arc<Work>) -> bool {
         // If the work is queued already, the thread's own swap sees this one, and everything that the caller did before it.
-        if work.asked.swap(true, Ordering::AcqRel) {
+        if work.is_queued.swap(true, Ordering::AcqRel) {
             return false;
         }
         let mut queue = lock(&self.queue);
@@ -281,7 +281,7 @@ impl Shared {
     fn step(&self, work: &Arc<Work>) -> Step {
         // From here on the work can be requested again. It must be a swap: a store would not see what a caller did before it
         // requested work that was queued already.
-        work.asked.swap(false, Ordering::AcqRel);
+        work.is_queued.swap(false, Ordering::AcqRel);
         let mut turn = lock(&work.turn);
         if work.gone.load(Ordering::Acquire) || turn.not_before.is_some_and(|at| Instant::now() < at) {
             return Step::Done;

@@ -141,8 +141,8 @@ fn count(scenario: &Scenario) -> Result<f64, Failed> {
     // If valgrind failed early, there is no file.
     let _ = std::fs::remove_file(&out);
     if !ended.status.success() {
-        let [said, told] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-        return Err(format!("{}: {}: {said}{told}", scenario.name, ended.status).into());
+        let [stdout, stderr] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        return Err(format!("{}: {}: {stdout}{stderr}", scenario.name, ended.status).into());
     }
     let text = text?;
     let total = text.lines().find_map(|line| line.strip_prefix("totals: "));

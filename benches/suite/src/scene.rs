@@ -176,8 +176,8 @@ impl<'a, B: TestKit> Scene<'a, B> {
         self.tell(Update::Curve(curve));
     }
 
-    pub(crate) fn tell(&mut self, told: Update) {
-        (self.tell)(told);
+    pub(crate) fn tell(&mut self, update: Update) {
+        (self.tell)(update);
     }
 }
 

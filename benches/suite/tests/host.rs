@@ -14,9 +14,9 @@ fn host(devices: u32) -> HostBackend {
 }
 
 /// Returns the events of a run: each pair with the number of its rows, or why it has none.
-fn told(host: &HostBackend, options: &Options<'_>) -> Vec<(About, Result<usize, String>)> {
+fn measured(host: &HostBackend, options: &Options<'_>) -> Vec<(About, Result<usize, String>)> {
     let mut pairs: Vec<(About, Result<usize, String>)> = Vec::new();
-    let mut tell = |told| match told {
+    let mut tell = |update| match update {
         Update::Begins(about) => pairs.push((about, Ok(0))),
         Update::Row(row) => {
             for figure in [row.ratio, row.ours.took, row.baseline.took] {
@@ -39,7 +39,7 @@ fn told(host: &HostBackend, options: &Options<'_>) -> Vec<(About, Result<usize, 
 #[test]
 fn every_pair_has_figures_or_says_what_it_lacks() {
     let options = Options { samples: Some(1), memory: Some(Bytes::mib(1500)), ..Options::default() };
-    let pairs = told(&host(2), &options);
+    let pairs = measured(&host(2), &options);
     assert_eq!(pairs.iter().map(|pair| pair.0).collect::<Vec<_>>(), about::<HostBackend>());
     for (about, came) in pairs {
         match came {
@@ -52,15 +52,15 @@ fn every_pair_has_figures_or_says_what_it_lacks() {
 #[test]
 fn a_filter_is_held_against_the_names() {
     let host = host(1);
-    let pairs = told(&host, &Options { filter: Some("prem"), samples: Some(1), ..Options::default() });
+    let pairs = measured(&host, &Options { filter: Some("prem"), samples: Some(1), ..Options::default() });
     let names: Vec<_> = pairs.iter().map(|(about, _)| about.name).collect();
     assert_eq!(names, ["premap"]);
-    assert!(told(&host, &Options { filter: Some("nothing of that"), ..Options::default() }).is_empty());
+    assert!(measured(&host, &Options { filter: Some("nothing of that"), ..Options::default() }).is_empty());
 }
 
 #[test]
 fn a_device_alone_has_no_peer() {
-    let pairs = told(&host(1), &Options { filter: Some("peer"), samples: Some(1), ..Options::default() });
+    let pairs = measured(&host(1), &Options { filter: Some("peer"), samples: Some(1), ..Options::default() });
     let [(_, Err(reason))] = &pairs[..] else { panic!("{pairs:?}") };
     assert_eq!(reason, "no other device can access device 0's memory");
 }

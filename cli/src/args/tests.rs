@@ -9,9 +9,9 @@ fn parsed(line: &str) -> Command {
 /// Returns the contradiction between arguments that are valid alone.
 fn contradiction(line: &str) -> Option<String> {
     match parsed(line) {
-        Command::Grow(asked) => asked.contradiction(),
-        Command::Conformance(asked) => asked.contradiction(),
-        Command::Replay(asked) => asked.contradiction(),
+        Command::Grow(options) => options.contradiction(),
+        Command::Conformance(options) => options.contradiction(),
+        Command::Replay(options) => options.contradiction(),
         other => panic!("{other:?}"),
     }
 }

@@ -26,42 +26,42 @@ use report::{Measured, Report};
 use std::path::{Path, PathBuf};
 use text::Text;
 
-pub(crate) fn run(asked: &BenchArguments) -> CliResult {
-    if asked.list {
-        return list(asked.filter.as_deref());
+pub(crate) fn run(options: &BenchArguments) -> CliResult {
+    if options.list {
+        return list(options.filter.as_deref());
     }
-    let files = Files::checked(asked)?;
-    if asked.show.len() > 1 && !asked.markdown {
+    let files = Files::checked(options)?;
+    if options.show.len() > 1 && !options.markdown {
         let text = "several reports are shown side by side with --markdown alone; name one with --show";
         return Err(refusal("bench", text.to_owned()).into());
     }
-    let shown = asked.show.iter().map(|file| report::read(file)).collect::<CliResult<Vec<_>>>()?;
+    let shown = options.show.iter().map(|file| report::read(file)).collect::<CliResult<Vec<_>>>()?;
     if let Some(first) = shown.first() {
         draw(first, files.plot)?;
         return if shown.len() > 1 {
             Output::default().line(machines::page(&shown))
         } else {
-            write(first, asked)
+            write(first, options)
         };
     }
-    let wanted = wanted(asked.filter.as_deref())?;
-    if let Some(file) = &asked.plot
+    let wanted = wanted(options.filter.as_deref())?;
+    if let Some(file) = &options.plot
         && !wanted.iter().any(|about| about.name == "growth")
     {
         let text = format!("--plot {} draws `growth`, which --filter leaves out", file.display());
         return Err(refusal("bench", text).into());
     }
-    if asked.torch.is_some() && !wanted.iter().any(|about| about.name == "pool") {
+    if options.torch.is_some() && !wanted.iter().any(|about| about.name == "pool") {
         let text =
             "--torch has no effect: PyTorch's allocator is measured in `pool`, which --filter leaves out";
         return Err(refusal("bench", text.to_owned()).into());
     }
-    let backend = choose::backend(asked.on.backend)?;
-    if asked.torch.is_some() && backend.vendor() == Vendor::Host {
+    let backend = choose::backend(options.on.backend)?;
+    if options.torch.is_some() && backend.vendor() == Vendor::Host {
         let text = "--torch has no effect on host memory: PyTorch's allocator is measured on GPUs";
         return Err(refusal("bench", text.to_owned()).into());
     }
-    if let Some(folder) = &asked.torch
+    if let Some(folder) = &options.torch
         && !folder.is_dir()
     {
         return Err(format!(
@@ -70,13 +70,13 @@ pub(crate) fn run(asked: &BenchArguments) -> CliResult {
         )
         .into());
     }
-    let device = choose::device(&backend, asked.on.device);
+    let device = choose::device(&backend, options.on.device);
     backend.device(Operation::QueryDevice, device)?;
     let mut environment = Environment::of(backend.vendor().name(), &backend, device);
-    environment.filter = asked.filter.clone();
-    let report = measure(&backend, device, environment, wanted.len(), asked, files.out)?;
+    environment.filter = options.filter.clone();
+    let report = measure(&backend, device, environment, wanted.len(), options, files.out)?;
     draw(&report, files.plot)?;
-    write(&report, asked)?;
+    write(&report, options)?;
     let failed: Vec<&str> =
         report.pairs.iter().filter(|pair| pair.failed.is_some()).map(|pair| &*pair.name).collect();
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
@@ -89,10 +89,10 @@ struct Files {
 }
 
 impl Files {
-    fn checked(asked: &BenchArguments) -> CliResult<Self> {
-        let inputs: Vec<&Path> = asked.show.iter().map(PathBuf::as_path).collect();
-        let out = checked("bench", "--out", asked.out.as_deref(), &inputs)?;
-        let plot = checked("bench", "--plot", asked.plot.as_deref(), &inputs)?;
+    fn checked(options: &BenchArguments) -> CliResult<Self> {
+        let inputs: Vec<&Path> = options.show.iter().map(PathBuf::as_path).collect();
+        let out = checked("bench", "--out", options.out.as_deref(), &inputs)?;
+        let plot = checked("bench", "--plot", options.plot.as_deref(), &inputs)?;
         if let (Some(one), Some(two)) = (&out, &plot)
             && one.is_same(two)
         {
@@ -127,22 +127,22 @@ fn measure(
     device: DeviceId,
     environment: Environment,
     pairs: usize,
-    asked: &BenchArguments,
+    options: &BenchArguments,
     file: Option<Destination>,
 ) -> CliResult<Report> {
-    let text = (!asked.json && !asked.markdown).then(Text::default);
+    let text = (!options.json && !options.markdown).then(Text::default);
     let mut progress = Progress::new(true);
     progress.begin_pairs(backend.vendor().name(), pairs);
     let report = Report { environment, pairs: Vec::new() };
     let mut listener = Listener { report, text, progress, file, ended: Ok(()) };
     listener.print(|text, report| text.opening(&report.environment));
     let options = Options {
-        filter: asked.filter.as_deref(),
-        samples: asked.samples.map(|samples| samples as usize),
+        filter: options.filter.as_deref(),
+        samples: options.samples.map(|samples| samples as usize),
         memory: Some(machine::free(backend, device)?),
-        torch: asked.torch.as_deref(),
+        torch: options.torch.as_deref(),
     };
-    gpu_vmm_bench::run(backend, device, &options, &mut |told| listener.hear(told))?;
+    gpu_vmm_bench::run(backend, device, &options, &mut |update| listener.hear(update))?;
     listener.save(true);
     listener.ended?;
     Ok(listener.report)
@@ -159,8 +159,8 @@ struct Listener {
 }
 
 impl Listener {
-    fn hear(&mut self, told: Update) {
-        match told {
+    fn hear(&mut self, update: Update) {
+        match update {
             Update::Begins(about) => {
                 self.save(false);
                 self.progress.pair(about.name, self.report.pairs.len());
@@ -208,16 +208,16 @@ fn draw(report: &Report, file: Option<Destination>) -> CliResult {
 }
 
 /// Writes a report in the requested format; the text of a run was printed while it ran.
-fn write(report: &Report, asked: &BenchArguments) -> CliResult {
+fn write(report: &Report, options: &BenchArguments) -> CliResult {
     let mut output = Output::default();
-    if asked.json {
+    if options.json {
         return output.json(report);
     }
-    if asked.markdown {
+    if options.markdown {
         return output.line(markdown::page(report));
     }
     let mut text = Text::default();
-    if !asked.show.is_empty() {
+    if !options.show.is_empty() {
         text.whole(report)?;
     }
     text.closing(report)

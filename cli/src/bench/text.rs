@@ -168,7 +168,7 @@ pub(super) mod tests {
         Row { what: what.to_owned(), ours, baseline, unit: Unit::Nanoseconds, ratio, samples: 3, target }
     }
 
-    fn told(write: impl FnOnce(&mut Text) -> CliResult) -> Vec<String> {
+    fn printed(write: impl FnOnce(&mut Text) -> CliResult) -> Vec<String> {
         lines_of(WIDTH, |output| {
             let mut text = Text { output: std::mem::replace(output, Output::to(None)), baseline: None };
             write(&mut text)?;
@@ -202,7 +202,7 @@ pub(super) mod tests {
     #[test]
     fn report_has_pair_tables_and_reasons() {
         let report = report();
-        let lines = told(|text| text.whole(&report));
+        let lines = printed(|text| text.whole(&report));
         let begin = lines.iter().position(|line| line.starts_with("calls: ")).unwrap();
         let expected = [
             "calls: what calls is",
@@ -225,13 +225,13 @@ pub(super) mod tests {
     #[test]
     fn end_counts_and_names_missed_targets() {
         let mut report = report();
-        let lines = told(|text| text.closing(&report));
+        let lines = printed(|text| text.closing(&report));
         let missed = "  missed: calls: map, compared with one call: 0.750, ≤ 0.5 MISSED";
         assert_eq!(lines, ["", "2 of 3 targets met", missed]);
         report.pairs[0].rows.drain(1..);
-        assert_eq!(told(|text| text.closing(&report)), ["", "1 of 1 target met"]);
+        assert_eq!(printed(|text| text.closing(&report)), ["", "1 of 1 target met"]);
         report.pairs[0].rows.clear();
-        assert!(told(|text| text.closing(&report)).is_empty(), "there are no targets");
+        assert!(printed(|text| text.closing(&report)).is_empty(), "there are no targets");
     }
 
     #[test]

@@ -30,17 +30,17 @@ use std::time::Instant;
 const LEFT_OUT: &str = "It has no host name, user name, home or working folder, hardware address, serial number or UUID. \
  Nothing is sent and nothing is installed. Read it before you attach it.";
 
-pub(crate) fn run(asked: &CheckArguments) -> CliResult {
+pub(crate) fn run(options: &CheckArguments) -> CliResult {
     let mut output = Output::default();
-    let steps = plan::steps(asked);
-    tell_plan(asked, &steps, &mut output)?;
-    if asked.plan {
+    let steps = plan::steps(options);
+    tell_plan(options, &steps, &mut output)?;
+    if options.plan {
         return Ok(());
     }
-    let target = checked("check", "--out", Some(&asked.out), &[])?.ok_or("--out names no file")?;
+    let target = checked("check", "--out", Some(&options.out), &[])?.ok_or("--out names no file")?;
     let program =
         Program::this().map_err(|error| format!("this program cannot be started again: {error}"))?;
-    let mut run = Run::new(asked, target);
+    let mut run = Run::new(options, target);
     output.line("")?;
     for step in steps {
         run.step(&program, step, &mut output)?;
@@ -49,8 +49,8 @@ pub(crate) fn run(asked: &CheckArguments) -> CliResult {
 }
 
 /// Prints what will be done and written.
-fn tell_plan(asked: &CheckArguments, steps: &[Step], output: &mut Output) -> CliResult {
-    let time = humantime::format_duration(asked.time);
+fn tell_plan(options: &CheckArguments, steps: &[Step], output: &mut Output) -> CliResult {
+    let time = humantime::format_duration(options.time);
     output.paragraph(
         "",
         &format!("This check takes at most {time}, and runs these commands, each in a process of its own:"),
@@ -58,14 +58,14 @@ fn tell_plan(asked: &CheckArguments, steps: &[Step], output: &mut Output) -> Cli
     for step in steps {
         output.paragraph("  gpu-vmm ", &step.arguments.join(" "))?;
     }
-    if asked.soak {
+    if options.soak {
         output.paragraph("", "The soak takes up to 10 minutes more.")?;
     }
-    if let Some(time) = asked.endurance {
+    if let Some(time) = options.endurance {
         let time = humantime::format_duration(time);
         output.paragraph("", &format!("The endurance takes {time} more."))?;
     }
-    let out = asked.out.display();
+    let out = options.out.display();
     output.paragraph(
         "",
         &format!("It also reads the kernel's messages about the GPU, and writes one file, {out}. {LEFT_OUT}"),
@@ -74,7 +74,7 @@ fn tell_plan(asked: &CheckArguments, steps: &[Step], output: &mut Output) -> Cli
 
 /// A check that runs.
 struct Run<'a> {
-    asked: &'a CheckArguments,
+    options: &'a CheckArguments,
     target: Destination,
     private: Private,
     check: Check,
@@ -84,12 +84,12 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(asked: &'a CheckArguments, target: Destination) -> Self {
+    fn new(options: &'a CheckArguments, target: Destination) -> Self {
         Self {
-            asked,
+            options,
             target,
             private: Private::of_this_process(),
-            check: Check::new(asked.time),
+            check: Check::new(options.time),
             began: Instant::now(),
             since: kernel::now(),
         }
@@ -97,8 +97,8 @@ impl<'a> Run<'a> {
 
     /// Runs a step. The file is written before it, with the results of the steps before: a driver can take the machine down.
     fn step(&mut self, program: &Program, mut step: Step, output: &mut Output) -> CliResult {
-        let left = self.asked.time.saturating_sub(self.began.elapsed());
-        let limit = step.limit(left, self.asked.time);
+        let left = self.options.time.saturating_sub(self.began.elapsed());
+        let limit = step.limit(left, self.options.time);
         let mut done = Done::began(&step.name, &step.arguments);
         match limit {
             None => "not run: no time was left".clone_into(&mut done.ended),
@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
             output.line("")?;
             output.paragraph(
                 "",
-                &format!("Attach {} to an issue, with these ten lines:", self.asked.out.display()),
+                &format!("Attach {} to an issue, with these ten lines:", self.options.out.display()),
             )?;
             output.line("")?;
             for line in value["summary"].as_array().into_iter().flatten() {
@@ -182,10 +182,10 @@ mod tests {
 
     #[test]
     fn each_report_is_its_own_part() {
-        let Command::Check(asked) = Arguments::try_parse_from(["gpu-vmm", "check"]).unwrap().command else {
+        let Command::Check(options) = Arguments::try_parse_from(["gpu-vmm", "check"]).unwrap().command else {
             panic!()
         };
-        let mut run = Run::new(&asked, Destination::check("/dev/null".as_ref()).unwrap());
+        let mut run = Run::new(&options, Destination::check("/dev/null".as_ref()).unwrap());
         let mut suite = crate::conformance::text::sample();
         for (part, seconds) in [(Part::Conformance, 1.5), (Part::Soak, 2.5)] {
             suite.summary.seconds = seconds;

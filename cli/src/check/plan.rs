@@ -46,30 +46,30 @@ pub(super) struct Step {
 }
 
 /// Returns the steps in their order.
-pub(super) fn steps(asked: &CheckArguments) -> Vec<Step> {
+pub(super) fn steps(options: &CheckArguments) -> Vec<Step> {
     let mut steps = Vec::new();
     let minute = Duration::from_secs(60);
-    let wanted = |vendor: &&Vendor| asked.on.backend.vendor().is_none_or(|named| named == **vendor);
+    let wanted = |vendor: &&Vendor| options.on.backend.vendor().is_none_or(|named| named == **vendor);
     for vendor in AnyBackend::BUILT_IN.iter().filter(wanted) {
         let arguments = words(&["info", "--backend", vendor.name(), "--json"]);
         steps.push(Step::new(Part::Info, format!("info {vendor}"), arguments, minute));
     }
-    let on = on(asked);
+    let on = on(options);
     let step = |part, name: &str, first: &[&str], rest: &[&str], most| {
         Step::new(part, name.to_owned(), [words(first), on.clone(), words(rest)].concat(), most)
     };
     steps.push(step(Part::Grow, "grow", &["grow"], &["--to", GROWN, "--json"], minute * 2));
-    steps.push(step(Part::Conformance, "conformance", &["conformance"], &["--format", "json"], asked.time));
+    steps.push(step(Part::Conformance, "conformance", &["conformance"], &["--format", "json"], options.time));
     for pair in PAIRS {
         let rest = ["--filter", pair, "--samples", SAMPLES, "--json"];
         steps.push(step(Part::Bench, &format!("bench {pair}"), &["bench"], &rest, minute * 3));
     }
-    if asked.soak {
+    if options.soak {
         let rest = ["--filter", "library::pool::soak", "--format", "json"];
         let settings = &[("GPU_VMM_SOAK_OPERATIONS", SOAK_OPERATIONS)];
         steps.push(Step { settings, ..step(Part::Soak, "soak", &["conformance"], &rest, minute * 10) });
     }
-    if let Some(time) = asked.endurance {
+    if let Some(time) = options.endurance {
         let seconds = format!("{}s", time.as_secs());
         let rest = ["--filter", "library::endurance", "--endurance", &seconds, "--format", "json"];
         // A program ends its last steps, and the pool's memory returns.
@@ -83,14 +83,14 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 /// Returns the arguments that choose the backend and the device.
-fn on(asked: &CheckArguments) -> Vec<String> {
+fn on(options: &CheckArguments) -> Vec<String> {
     let mut arguments = Vec::new();
     if let (true, Some(value)) =
-        (asked.on.backend != BackendChoice::Any, asked.on.backend.to_possible_value())
+        (options.on.backend != BackendChoice::Any, options.on.backend.to_possible_value())
     {
         arguments.extend(words(&["--backend", value.get_name()]));
     }
-    if let Some(device) = asked.on.device {
+    if let Some(device) = options.on.device {
         arguments.extend(words(&["--device", &device.to_string()]));
     }
     arguments
@@ -125,8 +125,10 @@ mod tests {
     use clap::Parser;
 
     fn planned(line: &str) -> Vec<Step> {
-        let Command::Check(asked) = Arguments::parse_from(line.split(' ')).command else { panic!("{line}") };
-        steps(&asked)
+        let Command::Check(options) = Arguments::parse_from(line.split(' ')).command else {
+            panic!("{line}")
+        };
+        steps(&options)
     }
 
     #[test]
@@ -171,13 +173,13 @@ mod tests {
         }
         // Without a name, every backend is asked, and the best one is used.
         let steps = planned("gpu-vmm check");
-        let asked: Vec<String> = steps
+        let built: Vec<String> = steps
             .iter()
             .filter(|step| step.part == Part::Info)
             .map(|step| step.arguments.join(" "))
             .collect();
         let built_in = AnyBackend::BUILT_IN.iter().map(|vendor| format!("info --backend {vendor} --json"));
-        assert_eq!(asked, built_in.collect::<Vec<_>>());
+        assert_eq!(built, built_in.collect::<Vec<_>>());
         assert!(steps.iter().any(|step| step.arguments.join(" ") == "grow --to 256MiB --json"));
     }
 

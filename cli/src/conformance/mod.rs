@@ -26,32 +26,32 @@ use std::time::Duration;
 use text::Text;
 
 /// Must be called before anything but the arguments is read, because it forks.
-pub(crate) fn run(asked: &ConformanceArguments) -> CliResult {
-    if !asked.compare.is_empty() {
-        return side_by_side::run(asked);
+pub(crate) fn run(options: &ConformanceArguments) -> CliResult {
+    if !options.compare.is_empty() {
+        return side_by_side::run(options);
     }
-    set_endurance(asked);
+    set_endurance(options);
     #[allow(unsafe_code)] // the suite forks before anything else
     // SAFETY: reading the arguments has started no thread and opened no driver.
     let suite = unsafe { Suite::start_built_in() }
         .map_err(|error| format!("cannot start the suite's first process: {error}"))?;
-    let mut items = wanted(&suite, asked.filter.as_deref())?;
-    if asked.time.is_some() {
+    let mut items = wanted(&suite, options.filter.as_deref())?;
+    if options.time.is_some() {
         // The driver's rules take a tenth of the time, and say what no other machine's report can.
         items.sort_by_key(|item| item.layer != Layer::Driver);
     }
-    if asked.list {
+    if options.list {
         return list::print(&items, &mut Output::default());
     }
-    let file = destination(asked)?;
-    if asked.format == Format::Text {
-        let reports = Runner::new(suite, items, asked, Some(Output::to(file))).reports()?;
+    let file = destination(options)?;
+    if options.format == Format::Text {
+        let reports = Runner::new(suite, items, options, Some(Output::to(file))).reports()?;
         return verdict(&reports);
     }
     let text = file.as_ref().filter(|file| !file.is_stdout()).map(|_| Output::default());
-    let reports = Runner::new(suite, items, asked, text).reports()?;
+    let reports = Runner::new(suite, items, options, text).reports()?;
     let mut output = Output::to(file);
-    output.line(document(&reports, asked)?)?;
+    output.line(document(&reports, options)?)?;
     output.complete()?;
     verdict(&reports)
 }
@@ -63,12 +63,12 @@ const ENDURANCE: (&str, &str) = ("endurance", "GPU_VMM_ENDURANCE_SECONDS");
 const ENDURANCE_ALONE: Duration = Duration::from_secs(60);
 
 /// Sets the time of the group `endurance`, for this process and those that it forks.
-fn set_endurance(asked: &ConformanceArguments) {
+fn set_endurance(options: &ConformanceArguments) {
     let (group, variable) = ENDURANCE;
-    let is_alone = asked.filter.as_ref().is_some_and(|filter| filter.contains(group));
+    let is_alone = options.filter.as_ref().is_some_and(|filter| filter.contains(group));
     let is_set = std::env::var_os(variable).is_some();
     let alone = Some(ENDURANCE_ALONE).filter(|_| is_alone && !is_set);
-    if let Some(time) = asked.endurance.or(alone) {
+    if let Some(time) = options.endurance.or(alone) {
         #[allow(unsafe_code)]
         // SAFETY: reading the arguments has started no thread.
         unsafe {
@@ -78,9 +78,9 @@ fn set_endurance(asked: &ConformanceArguments) {
 }
 
 /// Returns the file that the report goes to, if one is named.
-fn destination(asked: &ConformanceArguments) -> CliResult<Option<Destination>> {
-    let inputs: Vec<&Path> = asked.compare.iter().map(PathBuf::as_path).collect();
-    checked("conformance", "--out", asked.out.as_deref(), &inputs)
+fn destination(options: &ConformanceArguments) -> CliResult<Option<Destination>> {
+    let inputs: Vec<&Path> = options.compare.iter().map(PathBuf::as_path).collect();
+    checked("conformance", "--out", options.out.as_deref(), &inputs)
 }
 
 /// Returns the cases to run.
@@ -98,8 +98,8 @@ fn wanted(suite: &Suite<AnyBackend>, filter: Option<&str>) -> CliResult<Vec<Item
 }
 
 /// Returns the reports in a format for programs.
-fn document(reports: &[Report], asked: &ConformanceArguments) -> CliResult<String> {
-    Ok(match (asked.format, asked.backend, reports) {
+fn document(reports: &[Report], options: &ConformanceArguments) -> CliResult<String> {
+    Ok(match (options.format, options.backend, reports) {
         (Format::Junit, _, reports) => junit(reports)?,
         (_, TargetChoice::All, reports) => serde_json::to_string_pretty(reports)?,
         (_, _, reports) => serde_json::to_string_pretty(&reports.first())?,

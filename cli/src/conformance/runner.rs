@@ -20,7 +20,7 @@ pub(crate) const TIME_OVER: &str = "the time given by --time was over";
 pub(super) struct Runner<'a> {
     suite: Suite<AnyBackend>,
     items: Vec<Item>,
-    asked: &'a ConformanceArguments,
+    options: &'a ConformanceArguments,
     text: Option<Text>,
 }
 
@@ -29,11 +29,11 @@ impl<'a> Runner<'a> {
     pub(super) fn new(
         suite: Suite<AnyBackend>,
         items: Vec<Item>,
-        asked: &'a ConformanceArguments,
+        options: &'a ConformanceArguments,
         output: Option<Output>,
     ) -> Self {
-        let hint = asked.out.is_none();
-        Self { suite, items, asked, text: output.map(|output| Text::new(output, asked.verbose, hint)) }
+        let hint = options.out.is_none();
+        Self { suite, items, options, text: output.map(|output| Text::new(output, options.verbose, hint)) }
     }
 
     /// Runs on all chosen targets and completes the text.
@@ -44,11 +44,11 @@ impl<'a> Runner<'a> {
     }
 
     fn ran(&mut self) -> CliResult<Vec<Report>> {
-        let named = match self.asked.backend {
+        let named = match self.options.backend {
             TargetChoice::Any => AnyBackend::preferred()?,
             other => other.vendor(),
         };
-        let found = match (self.asked.backend, named) {
+        let found = match (self.options.backend, named) {
             (_, Some(vendor)) => {
                 self.look(vendor).map_err(|reason| format!("{vendor}: {reason}; see `gpu-vmm info`"))?
             }
@@ -92,19 +92,19 @@ impl<'a> Runner<'a> {
     /// Runs on one target. Returns its report, or why there is none.
     fn on(&mut self, found: &Environment) -> CliResult<Result<Report, String>> {
         let began = Instant::now();
-        let device = DeviceId(self.asked.device.unwrap_or(found.device));
+        let device = DeviceId(self.options.device.unwrap_or(found.device));
         let target = Arc::clone(self.target(&found.target)?);
         let mut progress = Progress::new(true);
         progress.begin_cases(target.name(), self.items.len());
-        let (text, filter) = (&mut self.text, &self.asked.filter);
+        let (text, filter) = (&mut self.text, &self.options.filter);
         let mut report = None;
-        let mut told = Ok(());
-        let deadline = self.asked.time.map(|limit| began + limit);
+        let mut written = Ok(());
+        let deadline = self.options.time.map(|limit| began + limit);
         let ran =
             self.suite.run(&target, device, &self.items, deadline, &mut |event| match (event, &mut report) {
                 (Event::Opened(environment), _) => {
                     let environment = Environment { filter: filter.clone(), ..environment.clone() };
-                    tell(&mut told, text, &progress, |text| text.opening(&environment));
+                    tell(&mut written, text, &progress, |text| text.opening(&environment));
                     report = Some(Report::new(environment));
                 }
                 (Event::Begins(item), _) => progress.case(item.name),
@@ -112,7 +112,7 @@ impl<'a> Runner<'a> {
                     report.add(item, outcome, time);
                     progress.case_ended();
                     if text.as_ref().is_some_and(|text| text.is_due(report)) {
-                        tell(&mut told, text, &progress, |text| text.grown(report));
+                        tell(&mut written, text, &progress, |text| text.grown(report));
                     }
                 }
                 (Event::Ended(..), None) => {}
@@ -128,7 +128,7 @@ impl<'a> Runner<'a> {
         left.iter().for_each(|item| report.add(item, &outcome, Duration::ZERO));
         report.took(began.elapsed());
         drop(progress);
-        told?;
+        written?;
         self.text.as_mut().map_or(Ok(()), |text| text.closing(&report))?;
         Ok(Ok(report))
     }
@@ -136,12 +136,12 @@ impl<'a> Runner<'a> {
 
 /// Prints text during a run, unless an earlier print failed.
 fn tell(
-    told: &mut CliResult,
+    written: &mut CliResult,
     text: &mut Option<Text>,
     progress: &Progress,
     what: impl FnOnce(&mut Text) -> CliResult,
 ) {
-    if let (Ok(()), Some(text)) = (&told, text) {
-        *told = progress.aside(|| what(text));
+    if let (Ok(()), Some(text)) = (&written, text) {
+        *written = progress.aside(|| what(text));
     }
 }

@@ -13,18 +13,18 @@ const GAP: usize = 2;
 /// The minimum width of a report's column, so that most words fit.
 const MIN: usize = 10;
 
-pub(super) fn run(asked: &ConformanceArguments) -> CliResult {
-    let file = super::destination(asked)?;
-    let Contents { mut reports, left_out } = read(&asked.compare)?;
-    if let Some(filter) = &asked.filter {
+pub(super) fn run(options: &ConformanceArguments) -> CliResult {
+    let file = super::destination(options)?;
+    let Contents { mut reports, left_out } = read(&options.compare)?;
+    if let Some(filter) = &options.filter {
         for (_, report) in &mut reports {
             report.cases.retain(|case| format!("{}::{}", case.layer, case.name).contains(filter));
         }
     }
-    let mut comparison = Comparison::of(&reports, asked.verbose);
+    let mut comparison = Comparison::of(&reports, options.verbose);
     comparison.opening.extend(left_out);
     let mut output = Output::to(file);
-    match asked.format {
+    match options.format {
         Format::Markdown => output.line(comparison.markdown()),
         _ => print(&comparison, &mut output),
     }?;

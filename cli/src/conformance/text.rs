@@ -23,20 +23,20 @@ pub(super) struct Text {
     /// Whether anything has been printed before.
     begun: bool,
     /// The number of cases of the report that have been printed.
-    told: usize,
+    printed: usize,
     /// The layer of the last heading.
     layer: Option<Layer>,
 }
 
 impl Text {
     pub(super) fn new(output: Output, verbose: bool, hint: bool) -> Self {
-        Self { output, verbose, hint, begun: false, told: 0, layer: None }
+        Self { output, verbose, hint, begun: false, printed: 0, layer: None }
     }
 
     /// Prints the environment of the run.
     pub(super) fn opening(&mut self, environment: &Environment) -> CliResult {
         self.begin()?;
-        (self.told, self.layer) = (0, None);
+        (self.printed, self.layer) = (0, None);
         environment_text::write(environment, &mut self.output)
     }
 
@@ -52,19 +52,19 @@ impl Text {
 
     /// True if a group is complete that has not been printed.
     pub(super) fn is_due(&self, report: &Report) -> bool {
-        groups(&report.cases[self.told..]).nth(1).is_some()
+        groups(&report.cases[self.printed..]).nth(1).is_some()
     }
 
     /// Prints the complete groups.
     pub(super) fn grown(&mut self, report: &Report) -> CliResult {
-        let mut groups: Vec<&[CaseReport]> = groups(&report.cases[self.told..]).collect();
+        let mut groups: Vec<&[CaseReport]> = groups(&report.cases[self.printed..]).collect();
         groups.pop();
         groups.into_iter().try_for_each(|group| self.group(group))
     }
 
     /// Prints the remaining groups, the remarkable cases and the summary.
     pub(super) fn closing(&mut self, report: &Report) -> CliResult {
-        groups(&report.cases[self.told..]).try_for_each(|group| self.group(group))?;
+        groups(&report.cases[self.printed..]).try_for_each(|group| self.group(group))?;
         if !self.verbose {
             self.skipped(Layer::Library, &report.cases)?;
             self.skipped(Layer::Driver, &report.cases)?;
@@ -90,7 +90,7 @@ impl Text {
 
     /// Prints a group's line, below the heading of its layer.
     fn group(&mut self, cases: &[CaseReport]) -> CliResult {
-        self.told += cases.len();
+        self.printed += cases.len();
         let (layer, group) = (cases[0].layer, cases[0].group());
         if self.layer.replace(layer) != Some(layer) {
             self.output.line("")?;
@@ -268,7 +268,7 @@ mod tests {
     use crate::output::{WIDTH, lines_of};
 
     /// Returns the printed text of a report.
-    fn told(report: &Report, verbose: bool) -> String {
+    fn text_of(report: &Report, verbose: bool) -> String {
         let file = std::env::temp_dir().join(format!("gpu-vmm-text-{}-{verbose}", std::process::id()));
         let mut text = Text::new(Output::to(Some(Destination::check(&file).unwrap())), verbose, true);
         text.opening(&report.environment).unwrap();
@@ -279,15 +279,15 @@ mod tests {
         }
         text.closing(report).unwrap();
         text.complete().unwrap();
-        let told = std::fs::read_to_string(&file).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
-        assert!(told.lines().all(|line| line.chars().count() <= 100), "{told}");
-        told
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        text
     }
 
     #[test]
     fn ordinary_results_are_only_counted() {
-        let text = told(&sample(), false);
+        let text = text_of(&sample(), false);
         for part in [
             "hip: SIMULATED, no GPU: the vendor",
             "  peer                   -       -        3",
@@ -366,14 +366,14 @@ mod tests {
     #[test]
     fn partial_report_is_not_for_issues() {
         let mut report = sample();
-        assert!(told(&report, false).contains("report for an issue"));
+        assert!(text_of(&report, false).contains("report for an issue"));
         report.environment.filter = Some("grow".to_owned());
-        assert!(!told(&report, false).contains("report for an issue"));
+        assert!(!text_of(&report, false).contains("report for an issue"));
     }
 
     #[test]
     fn verbose_report_lists_each_case() {
-        let text = told(&sample(), true);
+        let text = text_of(&sample(), true);
         assert!(text.contains("failure points: 137"), "{text}");
         for case in sample().cases {
             assert_eq!(text.matches(&format!("    {} ", case.name)).count(), 1, "{text}");

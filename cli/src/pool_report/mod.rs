@@ -20,12 +20,12 @@ use crate::destination::checked;
 use crate::output::Output;
 use gpu_vmm::pool::{BlockSnapshot, BlockState, PoolSnapshot, SpaceSnapshot};
 
-pub(crate) fn run(asked: &ReportArguments) -> CliResult {
-    let page = checked("report", "--html", asked.html.as_deref(), &[&asked.file])?;
-    let trace = checked("report", "--perfetto", asked.perfetto.as_deref(), &[&asked.file])?;
-    let snapshot = read::read(&asked.file)?;
+pub(crate) fn run(options: &ReportArguments) -> CliResult {
+    let page = checked("report", "--html", options.html.as_deref(), &[&options.file])?;
+    let trace = checked("report", "--perfetto", options.perfetto.as_deref(), &[&options.file])?;
+    let snapshot = read::read(&options.file)?;
     if let Some(mut page) = page {
-        page.add(&html::page(&snapshot).map_err(|why| read::refused(&asked.file, &why))?)?;
+        page.add(&html::page(&snapshot).map_err(|why| read::refused(&options.file, &why))?)?;
         return page.complete();
     }
     if let Some(mut trace) = trace {

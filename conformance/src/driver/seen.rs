@@ -127,13 +127,13 @@ fn listed(rule: &Rule, quirks: &[String]) -> Vec<&'static str> {
 
 /// Returns the outcome of a rule at which the process died or hung; `printed` is the process's output.
 pub(crate) fn died(rule: &Rule, ended: &str, printed: &str, quirks: &[String]) -> Outcome {
-    let (calls, told): (Vec<&str>, Vec<&str>) = printed.lines().partition(|line| line.starts_with(CALLS));
+    let (calls, notes): (Vec<&str>, Vec<&str>) = printed.lines().partition(|line| line.starts_with(CALLS));
     let place = match calls.last() {
         Some(call) => format!(" in or after {}", &call[CALLS.len()..]),
         None => String::new(),
     };
     let mut seen = Seen::new();
-    told.iter().for_each(|line| seen.note(*line));
+    notes.iter().for_each(|line| seen.note(*line));
     seen.verdict = Verdict::Deviates;
     seen.note(format!("the process that made the calls: {ended}{place}"));
     seen.outcome(rule, quirks)
@@ -177,9 +177,9 @@ mod tests {
     #[test]
     fn a_quirk_that_was_not_seen_is_told() {
         let quirks = ["old".to_owned()];
-        let told = Seen::new().outcome(&RULE, &quirks);
-        assert_eq!(told.note, "quirk old is listed for this version and was not seen");
-        assert_eq!(told.quirk, None);
+        let outcome = Seen::new().outcome(&RULE, &quirks);
+        assert_eq!(outcome.note, "quirk old is listed for this version and was not seen");
+        assert_eq!(outcome.quirk, None);
         let mut seen = Seen::new();
         seen.shows("moved");
         assert_eq!(seen.outcome(&RULE, &quirks).note, "moved");

@@ -194,8 +194,8 @@ fn questions_about_devices<B: TestKit>(subject: &Subject<B>) {
     for (device, owner) in [(subject.device, missing), (missing, subject.device), (missing, missing)] {
         is_missing(Operation::QueryPeerAccess, backend.can_access(device, owner).err());
     }
-    let asked = backend.granularity_of(Operation::QueryGranularity, &Properties::on(missing));
-    is_missing(Operation::QueryGranularity, asked.err());
+    let granularity = backend.granularity_of(Operation::QueryGranularity, &Properties::on(missing));
+    is_missing(Operation::QueryGranularity, granularity.err());
     is_missing(
         Operation::Reserve,
         Region::builder(backend).on(missing).reserve(subject.unit()).build().err(),

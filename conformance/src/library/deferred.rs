@@ -140,19 +140,19 @@ fn announced_captures_are_not_disturbed<B: TestKit>(subject: &Subject<B>) {
 /// Calls `act`, and lets another thread announce a capture during the first call of this kind that `act` makes. Checks
 /// that the announcement returns after that call, not before.
 fn announce_during<B: TestKit>(backend: &FaultInject<B>, call: Operation, act: impl FnOnce()) {
-    let (tell, told) = channel::<()>();
+    let (sender, receiver) = channel::<()>();
     let announcing = Arc::new(Mutex::new(None));
     let (meanwhile, thread) = (backend.clone(), Arc::clone(&announcing));
     backend.during(call, move || {
         let announcer = meanwhile.clone();
         *thread.lock().unwrap() = Some(std::thread::spawn(move || {
             deferred(&announcer).capture_begins();
-            drop(tell);
+            drop(sender);
         }));
         while !deferred(&meanwhile).is_capturing() {
             std::thread::yield_now();
         }
-        let early = told.recv_timeout(Duration::from_millis(20));
+        let early = receiver.recv_timeout(Duration::from_millis(20));
         assert_eq!(early, Err(RecvTimeoutError::Timeout), "the call still waits for the driver");
         // A caller that waited for the announcement here would hold its locks until the driver returned.
         let refused = deferred(&meanwhile).unless_capturing(Operation::Unmap, || Ok(()));

@@ -276,7 +276,7 @@ fn row(reports: Reports<'_>, key: Key<'_>) -> Row {
 /// Returns true if two reports differ on a case that all reports have. A rule that is skipped because this vendor's
 /// driver lacks the call says nothing about another vendor's driver.
 fn differs(reports: Reports<'_>, key: Key<'_>) -> bool {
-    let told: Vec<(&str, &CaseReport)> = reports
+    let reported: Vec<(&str, &CaseReport)> = reports
         .iter()
         .zip(find(reports, key))
         .filter_map(|((_, report), case)| Some((report.environment.target.as_str(), case?)))
@@ -286,7 +286,10 @@ fn differs(reports: Reports<'_>, key: Key<'_>) -> bool {
         let is_elsewhere = key.0 == Layer::Driver && target != other_target;
         case.answer() != other.answer() && !(skipped && is_elsewhere)
     };
-    told.iter().enumerate().any(|(index, one)| told[index + 1..].iter().any(|other| differ(one, other)))
+    reported
+        .iter()
+        .enumerate()
+        .any(|(index, one)| reported[index + 1..].iter().any(|other| differ(one, other)))
 }
 
 /// Collects the reports' notes on a case.

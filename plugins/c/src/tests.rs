@@ -408,16 +408,16 @@ fn tensor_is_as_requested() {
     }
 }
 
-type Told = Vec<(u64, u64, Vec<(u64, u64)>)>;
+type Changes = Vec<(u64, u64, Vec<(u64, u64)>)>;
 
 /// Notes the addresses and the ranges of a change.
 unsafe extern "C" fn note(context: *mut c_void, change: *const BackingChange) -> Status {
-    // SAFETY: the context is a `Told`, and the change is valid during the call.
+    // SAFETY: the context is a `Changes`, and the change is valid during the call.
     unsafe {
         let change = &*change;
         let parts = std::slice::from_raw_parts(change.parts, change.count as usize);
         let parts = parts.iter().map(|part| (part.offset, part.length)).collect();
-        (*context.cast::<Told>()).push((change.address, change.new_address, parts));
+        (*context.cast::<Changes>()).push((change.address, change.new_address, parts));
     }
     GPU_VMM_OK
 }
@@ -426,8 +426,8 @@ unsafe extern "C" fn note(context: *mut c_void, change: *const BackingChange) ->
 fn observer_learns_where_memory_changes() {
     let backend = open(&HostConfig::new());
     let (region, memory) = (one_unit(backend), physical(backend, &of_device(0), UNIT));
-    let mut told = Told::new();
-    let context = (&raw mut told).cast();
+    let mut changes = Changes::new();
+    let context = (&raw mut changes).cast();
     let observer = Observer { context, before: Some(note), after: None, released: None, reserved: [0; 4] };
     // SAFETY: the context outlives the region, and the objects are freed after their last use.
     unsafe {
@@ -444,7 +444,7 @@ fn observer_learns_where_memory_changes() {
         assert_eq!(gpu_vmm_region_unmap(region, 2 * UNIT, UNIT, false), GPU_VMM_OK);
         let both = vec![(0, UNIT), (2 * UNIT, UNIT)];
         let expected = [(address, 0, both.clone()), (address, 0, both), (address, 0, vec![(2 * UNIT, UNIT)])];
-        assert_eq!(*context.cast::<Told>(), expected);
+        assert_eq!(*context.cast::<Changes>(), expected);
         gpu_vmm_region_free(region);
         gpu_vmm_close(backend);
     }

@@ -112,10 +112,10 @@ impl Model {
     }
 
     /// Notes the addresses of the block that a request has returned, with its real capacity.
-    pub(super) fn served(&mut self, asked: &Part, address: u64, capacity: u64) -> Part {
+    pub(super) fn served(&mut self, request: &Part, address: u64, capacity: u64) -> Part {
         self.take_from_waiting(address, address + capacity);
-        self.failed(asked);
-        let part = Part::new(asked.tag, capacity, asked.alignment);
+        self.failed(request);
+        let part = Part::new(request.tag, capacity, request.alignment);
         self.add(&part);
         self.live += capacity;
         part
@@ -208,8 +208,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn alloc(model: &mut Model, address: u64, size: u64) -> Part {
-        let asked = model.request(0, size, 256);
-        model.served(&asked, address, size)
+        let request = model.request(0, size, 256);
+        model.served(&request, address, size)
     }
 
     #[test]
@@ -250,8 +250,8 @@ mod tests {
         let mut model = Model::new(SETTINGS);
         let mut most = 0;
         for tag in 0..100 {
-            let asked = model.request(tag, MIB, 256);
-            let part = model.served(&asked, tag * MIB, MIB);
+            let request = model.request(tag, MIB, 256);
+            let part = model.served(&request, tag * MIB, MIB);
             model.end_tag(tag);
             let bound = model.bound().mapped;
             assert!(most == 0 || tag == 1 || bound == most, "{bound} after {tag} tags, {most} before");

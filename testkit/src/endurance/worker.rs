@@ -115,12 +115,12 @@ impl<B: Backend> Worker<B> {
         if self.suspended.as_ref() == Some(name) {
             return;
         }
-        let asked = run.model().request(*number, size, alignment);
+        let planned = run.model().request(*number, size, alignment);
         let request = pool.request(Bytes(size)).alignment(Bytes(alignment)).stream(run.work.stream(stream));
         let block = match request.alloc() {
             Ok(block) => block,
             Err(error) => {
-                run.model().failed(&asked);
+                run.model().failed(&planned);
                 self.explain(run, size, &error);
                 return;
             }
@@ -136,7 +136,7 @@ impl<B: Backend> Worker<B> {
         let mut model = run.model();
         let order = Some(stream).filter(|stream| self.captured != Some(*stream));
         let unfinished = model.unfinished(block.address().0, capacity, order, |stream| run.work.done(stream));
-        let part = model.served(&asked, block.address().0, capacity);
+        let part = model.served(&planned, block.address().0, capacity);
         drop(model);
         // Blocks of a forgotten stream wait for the work that it had then, which the model does not know.
         if let Some(at) = unfinished.filter(|_| !program.trims && run.work.is_exact()) {

@@ -128,8 +128,8 @@ impl Driver for Gpu {
     fn name(&self, code: Code) -> String {
         let mut name = std::ptr::null();
         // SAFETY: the function writes one pointer to a constant text.
-        let asked = unsafe { self.error_name(code.0, &raw mut name) };
-        if asked != Code::SUCCESS || name.is_null() {
+        let result_code = unsafe { self.error_name(code.0, &raw mut name) };
+        if result_code != Code::SUCCESS || name.is_null() {
             return "a code without a name".to_owned();
         }
         // SAFETY: as above; the text ends in a zero.

@@ -126,10 +126,10 @@ mod system {
         let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
         let options = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).clone();
         let file = options.open(path).ok()?;
-        let asked = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
-        let told = asked.filter(|told| told.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
+        let reply = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+        let units = reply.filter(|reply| reply.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
         let (offset, memory) =
-            told.map_or((UNIT, UNIT), |told| (told.stx_dio_offset_align, told.stx_dio_mem_align));
+            units.map_or((UNIT, UNIT), |reply| (reply.stx_dio_offset_align, reply.stx_dio_mem_align));
         let page = rustix::param::page_size() as u64;
         (offset > 0).then(|| Direct {
             file,

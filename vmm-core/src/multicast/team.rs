@@ -157,8 +157,8 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
             Error::new(operation, Detail::AddressSpaceExhausted { size: self.size, limit: Bytes(u64::MAX) })
         };
         // Other programs ask the driver about whole granules of memory, so this does too.
-        let asked = self.backend.granularity().round_up(self.size).ok_or_else(too_large)?;
-        let granularity = driver.granularity(operation, team, asked, &properties)?;
+        let size = self.backend.granularity().round_up(self.size).ok_or_else(too_large)?;
+        let granularity = driver.granularity(operation, team, size, &properties)?;
         let size = granularity.minimum.round_up(self.size).ok_or_else(too_large)?;
         Ok(Plan { driver, team, size, properties, granularity })
     }

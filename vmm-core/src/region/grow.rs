@@ -300,9 +300,10 @@ impl<B: Backend> Region<B> {
             return Ok(());
         }
         self.extend_by(operation, needed).map_err(|error| match *error.detail() {
-            Detail::AddressTaken { wanted, offered } => {
-                Error::new(operation, Detail::OutgrewReservation { asked: target, reserved, wanted, offered })
-            }
+            Detail::AddressTaken { wanted, offered } => Error::new(
+                operation,
+                Detail::OutgrewReservation { requested: target, reserved, wanted, offered },
+            ),
             _ => error,
         })
     }

@@ -297,7 +297,7 @@ fn growth_asks_thread_if_step_fits() {
     let (sender, says) = channel();
     let last: Arc<dyn PremapWork> = Arc::new(Says(std::sync::Mutex::new(sender)));
     let last_asks = thread.register(Arc::downgrade(&last));
-    let asked = || {
+    let requests_made = || {
         last_asks.ask();
         assert_eq!(says.recv().unwrap().as_deref(), Some("gpu-vmm-premap"));
         counts.0.swap(0, Ordering::Relaxed)
@@ -306,15 +306,15 @@ fn growth_asks_thread_if_step_fits() {
     // The end, the premapped part that is left, and the requests that the growth makes.
     for (end, left, requests) in [(1, 5, 0), (2, 4, 1), (4, 2, 1), (6, 0, 1)] {
         region.grow_to(UNIT * end).unwrap();
-        assert_eq!((amounts(&region, &thread)[1], asked()), (left, requests));
+        assert_eq!((amounts(&region, &thread)[1], requests_made()), (left, requests));
     }
     // Growth that maps for itself asks, and so does the end of a lock.
     region.grow_to(UNIT * 7).unwrap();
-    assert_eq!(asked(), 1);
+    assert_eq!(requests_made(), 1);
     drop(region.lock().unwrap());
-    assert_eq!(asked(), 1);
+    assert_eq!(requests_made(), 1);
     let _ = region.shrink_to(UNIT * 7, WaitFor::all_devices()).unwrap();
-    assert_eq!(asked(), 1);
+    assert_eq!(requests_made(), 1);
 }
 
 /// The thread grows a region with its budget; a plain region would move under the work that uses it.

@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// `LOOM_MAX_DURATION`, in seconds, ends a model early; the printed line then says so.
 #[track_caller]
 pub fn explore(name: &str, interruptions: usize, model: impl Fn() + Send + Sync + 'static) {
-    let told = std::panic::take_hook();
+    let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         // Loom ends threads that it no longer needs with panics without a text.
         if panic.payload().is::<&str>() || panic.payload().is::<String>() {
-            told(panic);
+            hook(panic);
             std::process::exit(101);
         }
     }));

@@ -80,8 +80,8 @@ fn remote_dma(lab: &Lab, seen: &mut Seen) {
     if lab.attribute(ATTRIBUTE).ok() != Some(1) {
         skip("the device has no such memory");
     }
-    let asked = Prop { rdma: 1, ..lab.prop() };
-    let Some(memory) = seen.accepted("memory for RDMA", lab.create(lab.unit, &asked, 0)) else { return };
+    let properties = Prop { rdma: 1, ..lab.prop() };
+    let Some(memory) = seen.accepted("memory for RDMA", lab.create(lab.unit, &properties, 0)) else { return };
     if let Some(reported) = seen.accepted("its properties", lab.properties(memory.handle)) {
         seen.note(format!("RDMA is read back as {}", reported.rdma));
     }

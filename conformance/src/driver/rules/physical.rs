@@ -210,8 +210,8 @@ fn compression(lab: &Lab, seen: &mut Seen) {
     if lab.attribute(ATTRIBUTE).ok() != Some(1) {
         skip("the device has no compression");
     }
-    let asked = Prop { compression: 1, ..lab.prop() };
-    let Some(memory) = seen.accepted("memory to be compressed", lab.create(lab.unit, &asked, 0)) else {
+    let properties = Prop { compression: 1, ..lab.prop() };
+    let Some(memory) = seen.accepted("memory to be compressed", lab.create(lab.unit, &properties, 0)) else {
         return;
     };
     if let Some(prop) = seen.accepted("its properties", lab.properties(memory.handle)) {

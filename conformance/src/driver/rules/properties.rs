@@ -69,14 +69,14 @@ fn granularity_null_properties(lab: &Lab, seen: &mut Seen) {
 }
 
 fn of_a_handle(lab: &Lab, seen: &mut Seen) {
-    for asked in [lab.prop(), lab.shareable()] {
-        let memory = lab.must(lab.create(lab.unit, &asked, 0));
+    for created in [lab.prop(), lab.shareable()] {
+        let memory = lab.must(lab.create(lab.unit, &created, 0));
         let Some(prop) = seen.accepted("properties", lab.properties(memory.handle)) else { continue };
-        let same = prop.kind == asked.kind
-            && prop.location == asked.location
-            && prop.handle_types == asked.handle_types;
+        let same = prop.kind == created.kind
+            && prop.location == created.location
+            && prop.handle_types == created.handle_types;
         seen.holds(same, || {
-            format!("the driver reports {prop:?} for memory that was created with {asked:?}")
+            format!("the driver reports {prop:?} for memory that was created with {created:?}")
         });
     }
 }

@@ -179,11 +179,11 @@ pub(crate) fn failing<B: TestKit>(subject: &Subject<B>) {
                 bench.backend.fail_each(&failing);
                 let result = (row.run)(&mut bench);
                 bench.backend.stop();
-                let told = check(&row, &watched, &bench, &result, &at);
+                let announced = check(&row, &watched, &bench, &result, &at);
                 let most = if row.has_wish { count.max(1) * 2 } else { count.max(1) };
-                assert!(told <= most, "{at}: {told} changes were announced instead of {count}");
+                assert!(announced <= most, "{at}: {announced} changes were announced instead of {count}");
                 if ["Region::resume", "DeviceVec::resume"].contains(&row.of) {
-                    assert_eq!(told, 1, "{at}: the resume has failed, and was not announced");
+                    assert_eq!(announced, 1, "{at}: the resume has failed, and was not announced");
                 }
                 end(&sweep, bench, &at);
                 points += 1;

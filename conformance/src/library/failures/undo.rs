@@ -193,8 +193,8 @@ fn mappings_work<B: TestKit>(
     at: &str,
 ) {
     for Seen { offset, length, poisoned, access, owner, .. } in seen.iter().cloned() {
-        let told = region.mapping_at(offset).map(|mapping| mapping.poisoned);
-        assert_eq!(told, Some(poisoned), "{at}: whether the mapping at offset {offset} is poisoned");
+        let reported = region.mapping_at(offset).map(|mapping| mapping.poisoned);
+        assert_eq!(reported, Some(poisoned), "{at}: whether the mapping at offset {offset} is poisoned");
         if poisoned {
             let answers = [
                 region.read(offset, &mut [0]),

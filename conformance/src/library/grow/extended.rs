@@ -119,12 +119,14 @@ fn fixed_address_is_demanded<B: TestKit>(subject: &Subject<B>) {
     let (address, free) = (region.address(), subject.free());
     let error = region.grow_to(subject.units(5)).unwrap_err();
     let wanted = address + subject.units(4);
-    let Detail::OutgrewReservation { asked, reserved, wanted: told, offered } = *error.detail() else {
+    let Detail::OutgrewReservation { requested, reserved, wanted: reported, offered } = *error.detail()
+    else {
         panic!("{error}")
     };
-    assert_eq!((asked, reserved, told), (subject.units(5), subject.units(4), wanted));
+    assert_eq!((requested, reserved, reported), (subject.units(5), subject.units(4), wanted));
     assert_ne!(offered, wanted);
-    for part in [offered.to_string(), asked.to_string(), reserved.to_string(), "grow_or_move".to_owned()] {
+    for part in [offered.to_string(), requested.to_string(), reserved.to_string(), "grow_or_move".to_owned()]
+    {
         assert!(error.to_string().contains(&part), "{error} does not say {part}");
     }
     assert_eq!((region.address(), region.end(), subject.free()), (address, subject.units(4), free));

@@ -75,8 +75,10 @@ fn where_something_is_in_the_way<B: TestKit>(subject: &Subject<B>) {
     for units in [3, 4, 2] {
         let wanted = base + subject.units(units);
         let error = subject.region(1).guarded().at(Placement::Exact(wanted)).build().unwrap_err();
-        let Detail::AddressTaken { wanted: told, offered, .. } = error.detail() else { panic!("{error}") };
-        assert_eq!(*told, wanted);
+        let Detail::AddressTaken { wanted: reported, offered, .. } = error.detail() else {
+            panic!("{error}")
+        };
+        assert_eq!(*reported, wanted);
         assert_ne!(*offered, wanted);
         let elsewhere = subject.region(1).guarded().at(Placement::Prefer(wanted)).build().unwrap();
         assert_ne!(elsewhere.address(), wanted);
@@ -98,11 +100,11 @@ fn before_the_first_address<B: TestKit>(subject: &Subject<B>) {
 
 fn as_large_as_was_asked_for<B: TestKit>(subject: &Subject<B>) {
     let unit = subject.unit();
-    for (asked, units) in
+    for (size, units) in
         [(Bytes(0), 0), (Bytes(1), 1), (unit, 1), (unit + Bytes(1), 2), (subject.units(5), 5)]
     {
-        let region = subject.region(3).guard(asked).build().unwrap();
-        assert_eq!((region.guard(), region.reserved()), (subject.units(units), subject.units(3)), "{asked}");
+        let region = subject.region(3).guard(size).build().unwrap();
+        assert_eq!((region.guard(), region.reserved()), (subject.units(units), subject.units(3)), "{size}");
     }
 }
 

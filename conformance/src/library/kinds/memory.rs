@@ -72,16 +72,16 @@ fn compressible<B: TestKit>(subject: &Subject<B>) {
 
 fn remote_dma<B: TestKit>(subject: &Subject<B>) {
     let available = capability(subject, Feature::RemoteDma).available;
-    let asked = subject.properties().remote_dma();
-    match PhysicalMemory::create(&subject.backend, subject.granules(1), asked) {
+    let wanted = subject.properties().remote_dma();
+    match PhysicalMemory::create(&subject.backend, subject.granules(1), wanted) {
         Ok(memory) => {
             assert_eq!(memory.properties().remote_dma, available);
             drop(memory);
-            works(subject, asked);
+            works(subject, wanted);
         }
         Err(_) => {
             assert!(!available);
-            refused(subject, asked);
+            refused(subject, wanted);
         }
     }
 }
@@ -98,8 +98,8 @@ fn properties_are_told<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn flags_that_exclude_each_other<B: TestKit>(subject: &Subject<B>) {
-    let asked = subject.properties().shareable().compressible().remote_dma();
-    let memory = or_skip(PhysicalMemory::create(&subject.backend, subject.granules(1), asked));
+    let wanted = subject.properties().shareable().compressible().remote_dma();
+    let memory = or_skip(PhysicalMemory::create(&subject.backend, subject.granules(1), wanted));
     let again = import_of(subject, or_skip(memory.export()), &memory);
     assert_eq!(again.properties().compressible, memory.properties().compressible);
 }
@@ -165,14 +165,14 @@ fn asks_on_a_full_device<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
 }
 
 fn asked_before_use<B: TestKit>(subject: &Subject<B>) {
-    let [asked, unasked] = [true, false].map(|first| {
+    let [first, second] = [true, false].map(|first| {
         let mut child = subject.child();
         child.send(first);
         let found = child.receive::<Vec<String>>();
         child.finish();
         found
     });
-    assert_eq!(asked, unasked);
+    assert_eq!(first, second);
 }
 
 fn asks_before_use<B: TestKit>(subject: &Subject<B>, peer: &Peer) {

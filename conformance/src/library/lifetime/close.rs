@@ -87,7 +87,7 @@ fn dropping_records_what_failed<B: TestKit>(subject: &Subject<B>) {
         "unmapped although the wait failed and the device may still use the memory"
     );
     assert_eq!(subject.backend.drop_log().count(), count + 1);
-    let told = subject.backend.drop_log().take_last().unwrap();
-    assert_eq!(told.driver_error().unwrap().call, Operation::WaitForDevice.name(), "{told}");
+    let recorded = subject.backend.drop_log().take_last().unwrap();
+    assert_eq!(recorded.driver_error().unwrap().call, Operation::WaitForDevice.name(), "{recorded}");
     drop(pieces);
 }

@@ -22,11 +22,10 @@ cases! { "physical":
 }
 
 fn is_rounded<B: TestKit>(subject: &Subject<B>) {
-    for (asked, granules) in
-        [(Bytes(1), 1), (subject.granularity(), 1), (subject.granularity() + Bytes(1), 2)]
+    for (size, granules) in [(Bytes(1), 1), (subject.granularity(), 1), (subject.granularity() + Bytes(1), 2)]
     {
-        let memory = PhysicalMemory::create(&subject.backend, asked, subject.properties()).unwrap();
-        assert_eq!(memory.size(), subject.granules(granules), "for {asked}");
+        let memory = PhysicalMemory::create(&subject.backend, size, subject.properties()).unwrap();
+        assert_eq!(memory.size(), subject.granules(granules), "for {size}");
     }
 }
 

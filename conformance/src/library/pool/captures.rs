@@ -202,7 +202,7 @@ fn a_forgotten_stream_is_not_asked<B: TestKit>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
     let kept = own(subject);
-    let asked = |wait: &dyn Fn()| {
+    let queries = |wait: &dyn Fn()| {
         let before = backend.made(Operation::QueryCapture);
         wait();
         backend.made(Operation::QueryCapture) - before
@@ -216,17 +216,17 @@ fn a_forgotten_stream_is_not_asked<B: TestKit>(subject: &Subject<B>) {
         let stream = own(subject);
         let served = registered(&pool, &*stream);
         drop(served.alloc(Bytes(1000)).unwrap());
-        assert_eq!(asked(&wait), 2);
+        assert_eq!(queries(&wait), 2);
         drop(served);
         drop(stream);
-        assert_eq!(asked(&wait), 1, "the driver is asked about a stream that was destroyed");
+        assert_eq!(queries(&wait), 1, "the driver is asked about a stream that was destroyed");
     }
     pool.forget_stream(named(&*kept)).unwrap();
-    assert_eq!(asked(&wait), 0);
+    assert_eq!(queries(&wait), 0);
     drop(pool.request(Bytes(1000)).stream(named(&*kept)).alloc().unwrap());
-    assert_eq!(asked(&wait), 1);
+    assert_eq!(queries(&wait), 1);
     drop(pool);
-    assert_eq!(asked(&wait), 0, "the pool has ended");
+    assert_eq!(queries(&wait), 0, "the pool has ended");
 }
 
 fn a_fence_beside_a_capture<B: TestKit>(subject: &Subject<B>) {

@@ -79,8 +79,8 @@ fn dropped_with_a_fence_during_a_capture<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn what_was_never_freed<B: TestKit>(subject: &Subject<B>) {
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let inside = Arc::clone(&told);
+    let recorded = Arc::new(Mutex::new(Vec::new()));
+    let inside = Arc::clone(&recorded);
     let pool =
         builder(subject).on_unfreed(move |all| inside.lock().unwrap().extend(all.to_vec())).build().unwrap();
     let cache = pool.tagged("cache").unwrap();
@@ -99,7 +99,7 @@ fn what_was_never_freed<B: TestKit>(subject: &Subject<B>) {
     drop((other, others));
     assert_eq!(pool.unfreed().len(), 1);
     drop((pool, cache));
-    assert_eq!(told.lock().unwrap().len(), 1);
+    assert_eq!(recorded.lock().unwrap().len(), 1);
     drop(lost);
     // A pool without such blocks has nothing to report.
     drop(builder(subject).on_unfreed(|all| panic!("called with {all:?}")).build().unwrap());

@@ -208,8 +208,8 @@ fn out_of_memory<B: TestKit>(subject: &Subject<B>) {
 
 fn the_callback_is_asked<B: TestKit>(subject: &Subject<B>) {
     let held = Arc::new(Mutex::new(Some(hog(subject, Bytes::mib(16)))));
-    let asked = Arc::new(AtomicU32::new(0));
-    let (inside, counts) = (Arc::clone(&held), Arc::clone(&asked));
+    let calls = Arc::new(AtomicU32::new(0));
+    let (inside, counts) = (Arc::clone(&held), Arc::clone(&calls));
     let pool = builder(subject)
         .on_out_of_memory(move |stats, needed| {
             assert_eq!((needed, stats.live), (Bytes::mib(300), 0));
@@ -219,13 +219,13 @@ fn the_callback_is_asked<B: TestKit>(subject: &Subject<B>) {
         .build()
         .unwrap();
     let block = alloc(&pool, Bytes::mib(300));
-    assert_eq!((asked.load(Ordering::SeqCst), block.size()), (1, Bytes::mib(300)));
+    assert_eq!((calls.load(Ordering::SeqCst), block.size()), (1, Bytes::mib(300)));
     drop(block);
     is_empty(&pool);
     *held.lock().unwrap() = Some(hog(subject, Bytes::mib(16)));
     let refused = held.lock().unwrap().take();
     assert!(pool.alloc(Bytes::mib(300)).unwrap_err().is_out_of_memory());
-    assert_eq!(asked.load(Ordering::SeqCst), 2, "the callback returned false and was called again");
+    assert_eq!(calls.load(Ordering::SeqCst), 2, "the callback returned false and was called again");
     drop(refused);
     is_empty(&pool);
 }

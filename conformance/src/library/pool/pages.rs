@@ -127,7 +127,7 @@ fn an_event_tells_of_what_came_before<B: TestKit>(subject: &Subject<B>) {
     start(subject, &*busy, &first, 5);
     drop(first);
     // The pool records an event on the stream here, since the request is of another stream.
-    let asked = on(&pool, &*other, 4 << 20);
+    let block = on(&pool, &*other, 4 << 20);
     let mut passed = subject.backend.event(subject.device).unwrap();
     passed.record(busy.stream()).unwrap();
     start(subject, &*busy, &second, 6);
@@ -135,7 +135,7 @@ fn an_event_tells_of_what_came_before<B: TestKit>(subject: &Subject<B>) {
     passed.wait().unwrap();
     let next = [(); 2].map(|()| on(&pool, &*other, 4 << 20));
     out_of_reach(subject, &*busy, &next);
-    drop((asked, next));
+    drop((block, next));
     is_empty(&pool);
 }
 

@@ -50,8 +50,8 @@ fn wrong_addresses<B: TestKit>(subject: &Subject<B>) {
         ] {
             assert_eq!(answer.as_ref().map_err(Error::operation), Err(operation));
             match answer.as_ref().map_err(Error::extension) {
-                Err(Some(PoolError::NotABlock { address: told, inside })) => {
-                    assert_eq!((*told, *inside), (address, within));
+                Err(Some(PoolError::NotABlock { address: reported, inside })) => {
+                    assert_eq!((*reported, *inside), (address, within));
                 }
                 _ => panic!("{answer:?}"),
             }

@@ -175,9 +175,9 @@ fn others_are_served_while_one_waits<B: TestKit>(subject: &Subject<B>) {
                 scope.spawn(|| drop(pool.request(Bytes(2 * size)).stream(named(&*other)).alloc().unwrap()));
             let mut longest = Duration::ZERO;
             while !waiting.is_finished() {
-                let asked = Instant::now();
+                let begun = Instant::now();
                 assert!(pool.stats().live_blocks >= 1);
-                longest = longest.max(asked.elapsed());
+                longest = longest.max(begun.elapsed());
             }
             waiting.join().unwrap();
             longest

@@ -112,9 +112,9 @@ fn aligned<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn sizes_are_rounded<B: TestKit>(subject: &Subject<B>) {
-    for (asked, units) in [(Bytes(1), 1), (subject.unit(), 1), (subject.unit() + Bytes(1), 2)] {
-        let region = Region::builder(&subject.backend).reserve(asked).build().unwrap();
-        assert_eq!(region.reserved(), subject.units(units), "for {asked}");
+    for (size, units) in [(Bytes(1), 1), (subject.unit(), 1), (subject.unit() + Bytes(1), 2)] {
+        let region = Region::builder(&subject.backend).reserve(size).build().unwrap();
+        assert_eq!(region.reserved(), subject.units(units), "for {size}");
     }
 }
 

@@ -182,10 +182,10 @@ fn passed_on_to_a_third<B: TestKit>(subject: &Subject<B>) {
 /// The second process passes the descriptor on; the third process writes.
 fn passes_on<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     if peer.receive::<bool>() {
-        let (told, fd) = (peer.receive::<(u32, u64)>(), peer.receive_fd());
+        let (description, fd) = (peer.receive::<(u32, u64)>(), peer.receive_fd());
         let mut third = subject.child();
         third.send(false);
-        third.send(told);
+        third.send(description);
         third.send_fd(fd);
         third.finish();
     } else {

@@ -61,7 +61,7 @@ fn with_list<B: TestKit>(subject: &Subject<B>, place: Address) -> (Region<B>, Ad
 }
 
 /// The file, the head of the list, and the device that restores and walks it.
-type Asked = (String, u64, u32);
+type RestoreRequest = (String, u64, u32);
 
 fn walked_elsewhere<B: TestKit>(subject: &Subject<B>, device: DeviceId) {
     let folder = Folder::new();
@@ -69,14 +69,14 @@ fn walked_elsewhere<B: TestKit>(subject: &Subject<B>, device: DeviceId) {
     let (file, _) = save(&folder, "list", &[&region]);
     drop(region);
     let mut child = subject.child();
-    let asked: Asked = (file.path().to_str().unwrap().to_owned(), head.0, device.0);
-    child.send(asked);
+    let request: RestoreRequest = (file.path().to_str().unwrap().to_owned(), head.0, device.0);
+    child.send(request);
     assert_eq!(child.receive::<(u64, u64)>(), (WALKED.nodes, WALKED.sum));
     child.finish();
 }
 
 fn restores_and_walks<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let (path, head, device) = peer.receive::<Asked>();
+    let (path, head, device) = peer.receive::<RestoreRequest>();
     let file = SnapshotFile::open(path).unwrap();
     let options = Restore::new().device(subject.device, DeviceId(device));
     let restored = restore_one(&subject.backend, &options, &file);

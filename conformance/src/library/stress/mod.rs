@@ -104,15 +104,15 @@ fn stress<B: TestKit>(subject: &Subject<B>, seed: u64, operations: usize) -> Res
 
 /// Runs a program, and again if other processes may have disturbed it. Returns a failing program as Rust.
 fn holds<B: TestKit>(subject: &Subject<B>, steps: &[Step], round: usize) -> Result<(), String> {
-    let mut told = String::new();
+    let mut report = String::new();
     for _ in 0..leaks::TRIES {
         match run::run(subject, steps, round) {
             Outcome::Held => return Ok(()),
-            Outcome::Disturbed(program) => told = program,
+            Outcome::Disturbed(program) => report = program,
             Outcome::Broken(program) => return Err(program),
         }
     }
-    Err(told)
+    Err(report)
 }
 
 /// Removes each step without which the program still fails: a step that proptest once had to keep may no longer be needed.

@@ -71,10 +71,10 @@ pub(super) fn run<B: TestKit>(subject: &Subject<B>, steps: &[Step], round: usize
     match checked {
         Ok(()) => match steady(subject, &free, [0; 2], run.devices) {
             Ok(()) => Outcome::Held,
-            Err(how) => Outcome::Disturbed(run.told(&how)),
+            Err(how) => Outcome::Disturbed(run.report(&how)),
         },
-        Err(how) if how.starts_with(FREE) => Outcome::Disturbed(run.told(&how)),
-        Err(how) => Outcome::Broken(run.told(&how)),
+        Err(how) if how.starts_with(FREE) => Outcome::Disturbed(run.report(&how)),
+        Err(how) => Outcome::Broken(run.report(&how)),
     }
 }
 
@@ -100,7 +100,7 @@ impl<B: TestKit> Run<'_, B> {
         Ok(())
     }
 
-    fn told(&self, how: &str) -> String {
+    fn report(&self, how: &str) -> String {
         format!("{}\n// {how}", self.program.join("\n"))
     }
 

@@ -72,8 +72,8 @@ fn observer_refuses_by_every_other_status() {
         );
         assert_eq!((*context).before.len(), 1);
         assert!((*context).after.is_empty(), "an observer that refuses receives no outcome");
-        let told = [("unmap".to_owned(), GPU_VMM_BACKING_REMOVED, GPU_VMM_OUTCOME_UNCHANGED)];
-        assert_eq!((*earlier).after, told);
+        let changes = [("unmap".to_owned(), GPU_VMM_BACKING_REMOVED, GPU_VMM_OUTCOME_UNCHANGED)];
+        assert_eq!((*earlier).after, changes);
         assert_eq!(gpu_vmm_region_remove_observer(region, ids[1]), GPU_VMM_OK);
         assert_eq!(((*context).released, (*earlier).released), (1, 0));
         assert_eq!(gpu_vmm_region_remove_observer(region, ids[1]), GPU_VMM_NOT_FOUND);

@@ -54,7 +54,7 @@ impl<B: TestKit> Calls for Host<B> {
         let unit = self.backend.granularity();
         let alignment = match alignment as u64 {
             0 => Alignment::from(unit),
-            asked => Alignment::new(Bytes(asked))
+            alignment => Alignment::new(Bytes(alignment))
                 .unwrap_or_else(|| excluded("an alignment is a power of two by its type")),
         };
         let alignment = if alignment.bytes() < unit.bytes() { Alignment::from(unit) } else { alignment };

@@ -135,7 +135,7 @@ mod tests {
                 &["0x90000000 instead of 0x70000000"],
             ),
             (
-                Detail::OutgrewReservation { asked: B, reserved: A, wanted, offered },
+                Detail::OutgrewReservation { requested: B, reserved: A, wanted, offered },
                 ErrorKind::AddressTaken,
                 &["0..14 MiB exceeds the reservation of 6 MiB", "0x90000000 instead", "from 0x70000000 on"],
             ),

@@ -132,12 +132,12 @@ pub enum Detail {
     /// A growth beyond the reservation, when the addresses after it are not free. The addresses that the driver returned instead
     /// have been freed.
     #[error(
-        "0..{asked} exceeds the reservation of {reserved}, and the driver returned {offered} instead of the addresses \
+        "0..{requested} exceeds the reservation of {reserved}, and the driver returned {offered} instead of the addresses \
          behind it, from {wanted} on; reserve more addresses when the region is built, or let it move (grow_or_move, DeviceVec::movable)"
     )]
     OutgrewReservation {
         /// The end of the region after the growth.
-        asked: Bytes,
+        requested: Bytes,
         /// The size of the reservation.
         reserved: Bytes,
         /// The first address after the reservation.
