@@ -1,4 +1,4 @@
-//! The repository's texts: phrases that it no longer uses, and links that lead nowhere.
+//! The repository's texts: phrases that it no longer uses, also inside identifiers, and links that lead nowhere.
 //!
 //! CONTRIBUTING.md says how texts are written here. Spelling is checked by `typos`, in CI.
 #![allow(clippy::expect_used)] // a test program may panic
@@ -54,6 +54,25 @@ const RETIRED: &[(&str, &str)] = &[
     ("undofailed", "RollbackFailed"),
 ];
 
+/// Names that say nothing without their context. No type, function or module of the sources is declared with one of them alone.
+const VAGUE: &[(&str, &str)] = &[
+    ("Answer", "the result of which call, such as CliResult"),
+    ("Asked", "a request of what"),
+    ("By", "the method of what"),
+    ("Doing", "a context of what"),
+    ("Earlier", "an earlier what"),
+    ("Found", "the result of which search"),
+    ("Given", "what was handed over"),
+    ("OutOf", "the exhausted resource"),
+    ("Piece", "a piece of what, such as BlockMemory"),
+    ("Told", "what was reported"),
+    ("Trouble", "an error of what"),
+    ("Turn", "whose turn, or the order of what"),
+    ("asked", "what was requested"),
+    ("supply", "what is supplied"),
+    ("told", "what was reported"),
+];
+
 /// Files with texts, by the ends of their names.
 const TEXTS: &[&str] = &[".c", ".cpp", ".h", ".md", ".py", ".pyi", ".rs", ".toml", ".yml", "justfile"];
 
@@ -105,6 +124,98 @@ fn retired_phrases_are_gone() {
         }
     }
     assert!(seen.is_empty(), "{} retired phrases:\n{}", seen.len(), seen.join("\n"));
+}
+
+/// Files with code, by the ends of their names.
+const CODE: &[&str] = &[".c", ".cpp", ".h", ".py", ".pyi", ".rs"];
+
+/// The identifiers of a text, each with the number of its line.
+fn identifiers(text: &str) -> impl Iterator<Item = (&str, usize)> {
+    text.lines().enumerate().flat_map(|(number, line)| {
+        let words = line.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+        words.filter(|word| !word.is_empty()).map(move |word| (word, number + 1))
+    })
+}
+
+/// The words in an identifier, in lowercase: `of_free` and `OfFree` have two.
+fn parts(identifier: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut was_lowercase = false;
+    for letter in identifier.chars() {
+        if letter == '_' || (letter.is_uppercase() && was_lowercase) {
+            parts.push(String::new());
+        }
+        was_lowercase = letter.is_lowercase();
+        if let Some(part) = parts.last_mut()
+            && letter != '_'
+        {
+            part.extend(letter.to_lowercase());
+        }
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// Files whose names end with `ends`, except this one.
+fn files_with(ends: &[&str]) -> Vec<PathBuf> {
+    let is_one = |file: &PathBuf| ends.iter().any(|end| file.to_string_lossy().ends_with(end));
+    texts().into_iter().filter(|file| is_one(file) && !file.ends_with("tests/prose.rs")).collect()
+}
+
+/// True for files of tests and simulators.
+fn is_test(file: &Path) -> bool {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().expect("the repository can be read");
+    let inside = file.strip_prefix(&root).expect("the file is in the repository");
+    inside.components().any(|folder| folder.as_os_str() == "tests")
+}
+
+#[test]
+fn identifiers_have_no_retired_words() {
+    let mut seen = Vec::new();
+    for file in files_with(CODE) {
+        let text = fs::read_to_string(&file).expect("texts are UTF-8");
+        for (identifier, line) in identifiers(&text) {
+            let words: Vec<_> = parts(identifier).into_iter().map(|part| (part, line)).collect();
+            // A single word was found as a word of the text. Names of tests may have phrases of several words.
+            let counts = |phrase: &str| words.len() > 1 && (!phrase.contains(' ') || !is_test(&file));
+            let retired =
+                RETIRED.iter().find(|(phrase, _)| counts(phrase) && !find(&words, phrase).is_empty());
+            if let Some((phrase, better)) = retired {
+                seen.push(format!("{}:{line}: {identifier} has \"{phrase}\": {better}", file.display()));
+            }
+        }
+    }
+    assert!(seen.is_empty(), "{} identifiers with retired words:\n{}", seen.len(), seen.join("\n"));
+}
+
+#[test]
+fn no_vague_name_is_declared() {
+    const KEYWORDS: &[&str] = &["enum", "fn", "mod", "struct", "trait", "type"];
+    let mut seen = Vec::new();
+    for file in files_with(&[".rs"]).into_iter().filter(|file| !is_test(file)) {
+        let text = fs::read_to_string(&file).expect("texts are UTF-8");
+        for line in text.lines().map(|line| line.split("//").next().unwrap_or(line)) {
+            let names: Vec<_> = identifiers(line).map(|(name, _)| name).collect();
+            for pair in names.windows(2).filter(|pair| KEYWORDS.contains(&pair[0])) {
+                if let Some((name, better)) = VAGUE.iter().find(|(name, _)| *name == pair[1]) {
+                    seen.push(format!("{}: {} {name}: name {better}", file.display(), pair[0]));
+                }
+            }
+        }
+    }
+    assert!(seen.is_empty(), "{} vague names:\n{}", seen.len(), seen.join("\n"));
+}
+
+#[test]
+fn identifiers_are_split_into_words() {
+    assert_eq!(parts("of_free"), ["of", "free"]);
+    assert_eq!(parts("OfFree"), ["of", "free"]);
+    assert_eq!(parts("HOST_ACCESS_UNTOLD"), ["host", "access", "untold"]);
+    assert_eq!(parts("__all2__"), ["all2"]);
+    assert_eq!(
+        identifiers("let a_b =\n  CdEf::new(1);").collect::<Vec<_>>()[1..3],
+        [("a_b", 1), ("CdEf", 2)]
+    );
 }
 
 #[test]

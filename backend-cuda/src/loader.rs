@@ -105,7 +105,7 @@ pub(crate) fn is_loaded() -> bool {
 
 /// A library that has been opened.
 #[derive(Debug)]
-struct Found {
+struct OpenedLibrary {
     library: ManuallyDrop<Library>,
     name: String,
     /// Whether the process, or the one that it was forked from, had loaded it before.
@@ -113,12 +113,12 @@ struct Found {
 }
 
 /// Opens the first library that opens.
-fn find(names: &[OsString]) -> Result<Found> {
+fn find(names: &[OsString]) -> Result<OpenedLibrary> {
     let mut tried = Vec::new();
     for file in names {
         let (name, was_loaded) = (file.to_string_lossy().into_owned(), already_loaded(file));
         match open(file) {
-            Ok(opened) => return Ok(Found { library: ManuallyDrop::new(opened), name, was_loaded }),
+            Ok(opened) => return Ok(OpenedLibrary { library: ManuallyDrop::new(opened), name, was_loaded }),
             Err(error) => tried.push(LoadAttempt { library: name, answer: text(&error) }),
         }
     }
@@ -128,7 +128,7 @@ fn find(names: &[OsString]) -> Result<Found> {
     ))
 }
 
-fn start(Found { library, name, was_loaded }: Found) -> Result<Loaded> {
+fn start(OpenedLibrary { library, name, was_loaded }: OpenedLibrary) -> Result<Loaded> {
     let refused = |reason| {
         Error::new(
             Operation::Open,

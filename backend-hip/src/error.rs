@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dead_devices_are_told_from_wrong_arguments() {
+    fn dead_devices_differ_from_wrong_arguments() {
         assert!([214, 700, 702, 709, 710, 719].into_iter().all(is_lost));
         assert!(![1, 2, 720, 900, 999, i64::MAX].into_iter().any(is_lost));
         // Of ROCm 10.0: one stream or one call is wrong.

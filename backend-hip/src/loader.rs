@@ -266,14 +266,14 @@ pub(crate) fn load() -> Result<Loaded> {
 }
 
 /// A library that was found.
-struct Found {
+struct OpenedLibrary {
     library: Library,
     name: String,
     /// Whether the process had loaded it before.
     was_loaded: bool,
 }
 
-impl Found {
+impl OpenedLibrary {
     /// Returns the functions and the version of the library, or why it cannot be used.
     fn usable(self) -> std::result::Result<Loaded, String> {
         let answer = usable(&self.library, &self.name);
@@ -320,10 +320,10 @@ pub(crate) fn is_loaded() -> bool {
     loaded_before().is_some()
 }
 
-fn loaded_before() -> Option<Found> {
+fn loaded_before() -> Option<OpenedLibrary> {
     loaded_names().into_iter().find_map(|name| {
         let library = loaded_by_process(&name)?;
-        Some(Found { library, name: name.display().to_string(), was_loaded: true })
+        Some(OpenedLibrary { library, name: name.display().to_string(), was_loaded: true })
     })
 }
 
@@ -336,10 +336,10 @@ fn loaded_by_process(name: &OsString) -> Option<Library> {
 }
 
 /// Loads one library, or records the loader's error.
-fn found(name: OsString, tried: &mut Vec<LoadAttempt>) -> Option<Found> {
+fn found(name: OsString, tried: &mut Vec<LoadAttempt>) -> Option<OpenedLibrary> {
     let was_loaded = loaded_by_process(&name).is_some();
     let (library, name) = attempt(name, tried)?;
-    Some(Found { library, name, was_loaded })
+    Some(OpenedLibrary { library, name, was_loaded })
 }
 
 /// Loads one library, or records the loader's error.

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_somebodys() {
+    fn each_memory_has_a_device() {
         let was = Properties::on(DeviceId(1)).located(Location::Host).shareable();
         let of = |options: Restore| {
             options.properties(Operation::Restore, &was).map_err(|error| error.to_string())

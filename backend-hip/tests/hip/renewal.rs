@@ -14,7 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "renewal::memory_stays_where_the_quirk_says_so", needs: Needs::Device, run: stays },
     Test { name: "renewal::nothing_is_freed_without_need", needs: Needs::Device, run: without_need },
     Test { name: "renewal::what_is_mapped_stays", needs: Needs::Device, run: still_mapped },
-    Test { name: "renewal::somebody_else_takes_the_addresses", needs: Needs::Device, run: taken },
+    Test { name: "renewal::another_reservation_takes_the_addresses", needs: Needs::Device, run: taken },
     Test { name: "renewal::lost_addresses_are_not_freed", needs: Needs::Device, run: dropped_without },
     Test { name: "renewal::no_other_reservation_comes_between", needs: Needs::Device, run: threads },
 ];

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_is_kept_for_so_many_turns() {
+    fn made_items_are_kept_for_the_given_turns() {
         let (order, alive, _) = run(4, Keep::Samples(2));
         assert_eq!(order, ".boob.boob.bo");
         assert_eq!(alive, [1, 2, 3, 4, 1, 2, 3, 4, 1, 2]);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn each_end_of_a_step_is_told() {
+    fn each_end_of_a_step_is_reported() {
         let ran = sh("echo out $PLANTED; seq 30 >&2; exit 3", LONG);
         assert_eq!((ran.ended.to_string().as_str(), &ran.stdout[..]), ("status 3", &b"out value\n"[..]));
         assert_eq!((ran.stderr.len(), ran.stderr[0].as_str()), (LAST_LINES, "11"));

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quirk_that_was_not_seen_is_told() {
+    fn an_unseen_quirk_is_reported() {
         let quirks = ["old".to_owned()];
         let outcome = Seen::new().outcome(&RULE, &quirks);
         assert_eq!(outcome.note, "quirk old is listed for this version and was not seen");

@@ -110,7 +110,7 @@ fn many_at_once_do_not_mix() {
 }
 
 #[test]
-fn how_it_ended_is_told() {
+fn the_end_is_reported() {
     let server = started();
     let end = |what| server.spawn(&ask(what)).unwrap().wait(SOON).unwrap();
     assert_eq!(end("panic"), Ended::Exit(PANICKED));

@@ -23,14 +23,14 @@ cases! { "backend":
     quirks_have_evidence,
     /// The backend reports the driver's version and library, a clone of the backend reports the same, and its `Debug` is one line
     /// with the number of devices.
-    the_driver_is_told,
+    the_driver_is_reported,
     /// Devices are numbered in order. Each has a name, memory, and a granularity that is a power of two and divides the unit
     /// of addresses.
     devices_are_described,
     /// A device's UUID, if it has one, differs from the UUIDs of all other devices and is the same in every process.
     numbers_of_devices with tells_the_numbers,
     /// A device's free memory is at most its total memory, and changes by the size of each allocation.
-    memory_is_told,
+    memory_is_reported,
     /// A device can access its own memory, and every query about a device that does not exist returns an error.
     questions_about_devices,
     /// Another backend is another instance, and this one refuses its memory.
@@ -119,7 +119,7 @@ fn quirks_have_evidence<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-fn the_driver_is_told<B: TestKit>(subject: &Subject<B>) {
+fn the_driver_is_reported<B: TestKit>(subject: &Subject<B>) {
     let driver = subject.backend.driver();
     assert!(driver.version_number > 0 && !driver.library.is_empty(), "{driver:?}");
     assert!(driver.version.contains(|letter: char| letter.is_ascii_digit()), "{driver:?}");
@@ -165,7 +165,7 @@ fn tells_the_numbers<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     peer.send(numbers(subject));
 }
 
-fn memory_is_told<B: TestKit>(subject: &Subject<B>) {
+fn memory_is_reported<B: TestKit>(subject: &Subject<B>) {
     let info = || subject.backend.memory_info(subject.device).unwrap();
     let before = info();
     assert!(before.free <= before.total && !before.free.is_zero(), "{before:?}");

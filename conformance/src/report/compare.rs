@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_counted_and_hardware_is_told_plainly() {
+    fn groups_are_counted_and_hardware_is_named() {
         let both = two(false);
         assert_eq!(
             table(&both, "The library layer by groups"),

@@ -92,9 +92,9 @@ fn plain_allocations_are_for_those_who_were_allowed() {
 }
 
 #[test]
-fn without_peer_access_nobody_is_allowed() {
+fn without_peer_access_no_device_is_allowed() {
     let settings = [("HSA_SIM_GPUS", "2"), ("HSA_SIM_P2P", "0")];
-    let output = child("without_peer_access_nobody_is_allowed", &settings, || {
+    let output = child("without_peer_access_no_device_is_allowed", &settings, || {
         let at = allocate(memory_of(gpu()), MIB).unwrap();
         assert!(allow(&[agents()[2]], at).is_err());
     });

@@ -176,10 +176,10 @@ fn a_kernel_that_faults_can_be_counted() {
 #[test]
 fn an_unknown_kernel_ends_the_process_or_is_left_out() {
     const NAME: &str = "an_unknown_kernel_ends_the_process_or_is_left_out";
-    let body = || dispatch(queue_of(gpu()), load(gpu(), "somebodys_kernel", 8), &[0]);
+    let body = || dispatch(queue_of(gpu()), load(gpu(), "missing_kernel", 8), &[0]);
     let Some(output) = child(NAME, &[], body) else { return };
     assert_eq!(output.status.signal(), Some(libc::SIGABRT));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("kernel somebodys_kernel is not simulated"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("kernel missing_kernel is not simulated"));
     let skipped = child(NAME, &[("HSA_SIM_ON_UNKNOWN_KERNEL", "skip")], body).unwrap();
     assert!(skipped.status.success());
 }

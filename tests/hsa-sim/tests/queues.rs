@@ -12,7 +12,7 @@ use support::*;
 /// Threads take numbers in sequence and ring in any order: `hsa.h` lets the doorbell of such a queue be set to any value, so
 /// that no packet is lost if the lower number is rung last.
 #[test]
-fn whoever_rings_last_hides_no_packet() {
+fn last_doorbell_hides_no_packet() {
     let _alone = alone();
     let queue = queue_of(gpu());
     let waits_for = |gate: SignalHandle, done: SignalHandle| {

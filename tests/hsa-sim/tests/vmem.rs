@@ -278,7 +278,7 @@ fn memory_stays_at_its_addresses_until_they_are_used_for_something_else() {
 }
 
 #[test]
-fn somebody_else_takes_what_is_freed() {
+fn freed_range_is_taken_by_another_reservation() {
     let _alone = alone();
     let at = reserve(4 * MIB, 0, 0).unwrap();
     hsa_sim_take_freed(1);

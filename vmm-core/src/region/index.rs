@@ -42,15 +42,15 @@ impl Entry {
         (self.0 & 0b11 == Self::BELOW).then_some(self.0 >> 2)
     }
 
-    fn found(self) -> Option<Found> {
+    fn found(self) -> Option<GranuleMapping> {
         let is_alone = self.0 & 0b11 == Self::ALONE;
-        (!self.is_none()).then_some(Found { slot: (self.0 >> 2) as usize, is_alone })
+        (!self.is_none()).then_some(GranuleMapping { slot: (self.0 >> 2) as usize, is_alone })
     }
 }
 
 /// The mapping of a granule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Found {
+pub(super) struct GranuleMapping {
     pub(super) slot: usize,
     /// True if the mapping is this one granule, so that its place need not be looked up.
     pub(super) is_alone: bool,
@@ -74,7 +74,7 @@ impl Index {
 
     /// The mapping of a granule.
     #[inline]
-    pub(super) fn at(&self, granule: u64) -> Option<Found> {
+    pub(super) fn at(&self, granule: u64) -> Option<GranuleMapping> {
         if self.is_beyond(granule) {
             return None;
         }

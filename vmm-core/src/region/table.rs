@@ -1,6 +1,6 @@
 //! The records of a region: its mappings and their access. No decision depends on a driver's own record.
 
-use super::index::{Found, Index};
+use super::index::{GranuleMapping, Index};
 use crate::driver::Backend;
 use crate::memory::PhysicalMemory;
 use crate::types::{AccessMap, Bytes, Detail, DeviceId, Error, Granularity, OffsetRange, Operation, Result};
@@ -105,7 +105,7 @@ impl<B: Backend> Table<B> {
     pub(super) fn take(&mut self, part: OffsetRange, taken: &mut Vec<PlacedMapping<B>>) {
         let mut next = part.offset;
         while next < part.end()
-            && let Some(Found { slot, .. }) = self.index.at(next.0 >> self.shift)
+            && let Some(GranuleMapping { slot, .. }) = self.index.at(next.0 >> self.shift)
             && let Some(place) = self.places.get(slot).copied()
             && place.offset == next
         {
@@ -199,7 +199,7 @@ impl<B: Backend> Table<B> {
     /// The mapping that contains `offset`, and its place. Does not read the mapping's record.
     pub(super) fn find(&self, offset: Bytes) -> Option<(OffsetRange, &Mapping<B>)> {
         let granule = offset.0 >> self.shift;
-        let Found { slot, is_alone } = self.index.at(granule)?;
+        let GranuleMapping { slot, is_alone } = self.index.at(granule)?;
         let place = match is_alone {
             true => OffsetRange { offset: Bytes(granule << self.shift), length: self.granule() },
             false => *self.places.get(slot)?,

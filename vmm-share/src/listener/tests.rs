@@ -182,7 +182,7 @@ fn another_user_is_refused() {
         }
         let folder = Folder::new();
         let listener = Listener::bind(folder.socket()).unwrap();
-        let as_nobody = |expected: &'static str| {
+        let as_other_user = |expected: &'static str| {
             let path = folder.socket();
             Child::fork(move || {
                 give_up_root();
@@ -191,11 +191,11 @@ fn another_user_is_refused() {
             })
             .finish();
         };
-        as_nobody("connect answered EACCES");
-        as_nobody(": only the user that created the listener may connect");
+        as_other_user("connect answered EACCES");
+        as_other_user(": only the user that created the listener may connect");
         let (uid, gid) = (Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED));
         chown(folder.socket(), Some(uid), Some(gid)).unwrap();
-        as_nobody("of user 0 is not allowed: only processes of user 65534 are");
+        as_other_user("of user 0 is not allowed: only processes of user 65534 are");
         let error = listener.accept(Allowed::same_user(), LATE).unwrap_err();
         assert!(
             matches!(error.extension(), Some(PeerError::NotAllowed { uid: UNPRIVILEGED, .. })),

@@ -10,7 +10,7 @@ cases! { "guard":
     /// A guard is at least one unit of addresses on either side, and is not part of the region's size.
     beside_the_region,
     /// No other reservation gets an address of a guard, neither in its first nor in its last unit, until the region is closed.
-    nobody_else_lies_there,
+    guard_addresses_stay_reserved,
     /// A guarded region is at the requested exact address, with its guard before it.
     at_an_exact_address,
     /// If a reservation is in the way of the region or its guard, the error contains the region's address and the one offered.
@@ -46,7 +46,7 @@ fn is_free<B: TestKit>(subject: &Subject<B>, address: Address) -> bool {
     }
 }
 
-fn nobody_else_lies_there<B: TestKit>(subject: &Subject<B>) {
+fn guard_addresses_stay_reserved<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(8);
     let at = Placement::Exact(base + subject.units(3));
     let region = subject.region(1).guard(subject.units(2)).at(at).build().unwrap();

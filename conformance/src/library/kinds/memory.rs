@@ -35,7 +35,7 @@ cases! { "kinds":
     /// Capabilities that are queried before the device was used are the same after use as if they had never been queried.
     asked_before_use with asks_before_use,
     /// Memory reports its properties: its device, its location and its export types.
-    properties_are_told,
+    properties_are_reported,
 }
 
 /// Checks that memory works, with the properties that were requested, or is refused, as the capability says.
@@ -86,7 +86,7 @@ fn remote_dma<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-fn properties_are_told<B: TestKit>(subject: &Subject<B>) {
+fn properties_are_reported<B: TestKit>(subject: &Subject<B>) {
     let plain = subject.properties();
     assert_eq!(works(subject, plain).properties(), plain);
     if capability(subject, Feature::FileDescriptor).available {

@@ -16,7 +16,7 @@ cases! { "moved":
     to_the_other_device,
     /// If the new device can access the old device's memory, bytes move by a peer copy unless the caller requests the ring,
     /// and the result reports the path.
-    the_way_that_is_told,
+    reports_the_move_path,
     /// A ring moves parts whose sizes are not multiples of its chunks, with one thread and with several.
     through_rings_of_all_sizes,
     /// A region that is moved away and back has the same bytes, address and access.
@@ -62,7 +62,7 @@ fn to_the_other_device<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-fn the_way_that_is_told<B: TestKit>(subject: &Subject<B>) {
+fn reports_the_move_path<B: TestKit>(subject: &Subject<B>) {
     let (_, b) = two(subject);
     let peers = subject.backend.can_access(b, subject.device).unwrap();
     let ring = StagingRing::new(&subject.backend, 1, subject.granules(1)).unwrap();

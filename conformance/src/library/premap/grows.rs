@@ -22,7 +22,7 @@ cases! { "premap":
     /// Growth beyond the reservation extends it, as in any region.
     beyond_the_reservation,
     /// Growth waits while another thread has the region locked, and reports that it waited.
-    waits_for_whoever_has_the_region,
+    waits_for_the_region_lock,
     /// Threads that grow one region at the same time each get at least the size that they requested, and the end is the
     /// largest size.
     many_threads_grow_one_region,
@@ -118,7 +118,7 @@ fn beyond_the_reservation<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(settled(&region, &thread), subject.granules(2));
 }
 
-fn waits_for_whoever_has_the_region<B: TestKit>(subject: &Subject<B>) {
+fn waits_for_the_region_lock<B: TestKit>(subject: &Subject<B>) {
     let thread = thread();
     let region = growing(subject, by(subject, 4, 2), &thread);
     // A thread that comes after the unlock does not wait, hence several rounds.

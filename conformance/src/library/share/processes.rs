@@ -35,7 +35,7 @@ cases! { "share":
     /// access.
     memory_of_a_second_device with reads_the_second_devices,
     /// Memory is free again in both processes after the last process that holds it has released it.
-    free_when_nobody_holds_it with holds_for_a_while,
+    freed_after_the_last_release with holds_for_a_while,
 }
 
 /// The first seed of a case; each further pattern has another seed.
@@ -286,7 +286,7 @@ fn free_in_both<B: TestKit>(subject: &Subject<B>, child: &mut Child) -> [Bytes; 
     [subject.free_here(), Bytes(child.receive())]
 }
 
-fn free_when_nobody_holds_it<B: TestKit>(subject: &Subject<B>) {
+fn freed_after_the_last_release<B: TestKit>(subject: &Subject<B>) {
     let mut child = subject.child();
     // Memory that the device needs for a process and its kernels is allocated before the counting.
     write(subject, &mut mapped(subject, &[&subject.memory(1)]), SEED);

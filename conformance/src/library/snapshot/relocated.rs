@@ -12,7 +12,7 @@ cases! { "snapshot":
     /// If its addresses are taken, a region with `relocate` is restored elsewhere, and the result has its old range.
     relocated,
     /// Of several regions, only those whose addresses are taken are restored elsewhere.
-    only_what_has_to_be_is_relocated,
+    relocates_only_where_needed,
     /// A region of several reservations becomes one reservation if it is restored elsewhere.
     several_reservations_become_one_elsewhere,
     /// A region with a large alignment keeps this alignment elsewhere.
@@ -44,7 +44,7 @@ fn relocated<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(again.region.range(), range);
 }
 
-fn only_what_has_to_be_is_relocated<B: TestKit>(subject: &Subject<B>) {
+fn relocates_only_where_needed<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let hole = subject.hole(32);
     let region = |number: u64| {

@@ -29,7 +29,7 @@ cases! { "snapshot":
     /// A region with memory of two devices has it again, and each device has the access that it had.
     of_two_devices,
     /// Memory that its owner may not read is in the snapshot, and may not be read after the restore either.
-    what_nobody_may_read,
+    unreadable_memory,
     /// Memory that the host can access is written and restored, and the host can access it again.
     memory_that_the_host_reaches,
     /// A region without mappings is restored with its addresses.
@@ -221,7 +221,7 @@ fn of_two_devices<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(region.count_wrong(other, granule, granule, 2).unwrap(), 0);
 }
 
-fn what_nobody_may_read<B: TestKit>(subject: &Subject<B>) {
+fn unreadable_memory<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let granule = subject.granularity();
     let mut region = subject.space(2).at(Placement::Exact(subject.hole(4))).build().unwrap();

@@ -40,7 +40,7 @@ cases! { "suspend":
     lost_addresses,
     /// If another user of the HSA runtime takes the addresses for a while, suspend reports it, and failed resumes leave no
     /// reservation behind.
-    addresses_of_somebody_else,
+    addresses_taken_meanwhile,
 }
 
 /// Whether the driver's free memory reflects released memory.
@@ -285,7 +285,7 @@ fn lost_addresses<B: TestKit>(subject: &Subject<B>) {
     loses_addresses(subject, &backend, |lose| backend.lose_addresses(lose));
 }
 
-fn addresses_of_somebody_else<B: TestKit>(subject: &Subject<B>) {
+fn addresses_taken_meanwhile<B: TestKit>(subject: &Subject<B>) {
     if !subject.has_quirk("memory-stays-until-free") {
         skip("this driver keeps the addresses while a region is suspended");
     }

@@ -12,7 +12,7 @@ use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "suspend":
     /// A region reports whether it is suspended, how much memory it has released, and the kind of store with its contents.
-    state_is_told,
+    state_is_reported,
     /// Every operation on a suspended region is refused as such, with its address, and without a driver call.
     everything_else_is_refused,
     /// A second suspension and a second resume do nothing and report that; another store is not used.
@@ -27,7 +27,7 @@ cases! { "suspend":
     keeps_its_addresses,
 }
 
-fn state_is_told<B: TestKit>(subject: &Subject<B>) {
+fn state_is_reported<B: TestKit>(subject: &Subject<B>) {
     let kinds = [
         BackingKind::Pinned,
         BackingKind::Pageable,

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 struct Model(BTreeMap<u64, (u64, usize)>);
 
 impl Model {
-    fn at(&self, granule: u64) -> Option<Found> {
+    fn at(&self, granule: u64) -> Option<GranuleMapping> {
         let (first, (end, slot)) = self.0.range(..=granule).next_back()?;
-        (granule < *end).then_some(Found { slot: *slot, is_alone: end - first == 1 })
+        (granule < *end).then_some(GranuleMapping { slot: *slot, is_alone: end - first == 1 })
     }
 
     fn first_from(&self, granule: u64) -> Option<usize> {
@@ -162,7 +162,7 @@ fn lower_tree_is_replaced_with_levels() {
     index.set(0..all, 2);
     check_blocks(&index);
     for granule in [0, 63, 64, all - 1] {
-        assert_eq!(index.at(granule), Some(Found { slot: 2, is_alone: false }), "at {granule}");
+        assert_eq!(index.at(granule), Some(GranuleMapping { slot: 2, is_alone: false }), "at {granule}");
     }
     index.clear(0..all);
     check_blocks(&index);
