@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_memory_is_told_by_free_size() {
+    fn device_memory_shows_in_the_free_size() {
         let (size, before) = (Bytes::mib(2), Bytes::mib(100));
         let properties = Properties::on(DeviceId(0)).located(Location::Host);
         for (meanwhile, is_the_hosts) in [(100, true), (99, true), (98, false), (90, false), (110, true)] {

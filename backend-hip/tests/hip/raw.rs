@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "raw::bytes_there_and_back", needs: Needs::Device, run: there_and_back },
     Test { name: "raw::pool_keeps_the_requested_amount", needs: Needs::Device, run: kept },
-    Test { name: "raw::calls_are_told_of_where_somebody_listens", needs: Needs::Device, run: told },
+    Test { name: "raw::listener_gets_each_call", needs: Needs::Device, run: told },
 ];
 
 fn open(rig: &Rig, tell: Option<fn(&'static str)>) -> Box<dyn Driver> {

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn skipped_backend_is_told_apart() {
+    fn each_backend_has_its_own_part() {
         let report = sample();
         let lines = lines_of(WIDTH, |output| {
             let mut text = Text::new(std::mem::replace(output, Output::to(None)), false, false);
