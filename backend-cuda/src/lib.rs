@@ -62,25 +62,6 @@
 //! [`Backend::capabilities`](gpu_vmm_core::Backend::capabilities) tries each of them on one granule and reports why a device lacks
 //! one. An import is checked against the importer's [`Properties`](gpu_vmm_core::Properties) as far as the driver reports them: the
 //! location is checked, the size is not.
-//!
-//! # Modules
-//!
-//! | file | subject |
-//! |---|---|
-//! | `backend` | [`CudaBackend`] and the trait implementations, which call the other modules |
-//! | `loader`, `open`, `driver`, `ffi` | finding and starting the driver, the process's one driver, the used part of `cuda.h` |
-//! | `error`, `check` | status codes as errors, checks of results |
-//! | `device`, `device_state`, `memory_info` | devices, the state that the process keeps for each, the host's free memory |
-//! | `context`, `lease`, `idle`, `relaxed` | contexts for copies and kernels, contexts that programs lend, waiting for both, calls that invalidate no capture |
-//! | `handle`, `memory_types`, `host` | physical memory, its types, host memory |
-//! | `plain` | allocations without virtual memory management |
-//! | `reservation`, `access` | address ranges and mappings in them, access rights |
-//! | `share`, `win32`, `fabric`, `imex`, `dma_buf` | memory as a file descriptor, as a Windows handle, as a fabric handle and its channels, as a DMA-BUF |
-//! | `copy`, `staging`, `stream`, `event` | copies and fills, page-locked memory and copy streams, streams, events |
-//! | `multicast` | multicast objects |
-//! | `capabilities`, `quirks` | capabilities of devices, deviations of driver versions |
-//! | `interop`, `view` | contexts and streams from cudarc or as raw handles, memory as arguments of cudarc |
-//! | `testkit`, `kernels`, `own_context` | kernels that write and check patterns, captures and contexts for tests |
 // Code that only an optional feature uses is dead without that feature.
 #![cfg_attr(not(all(feature = "testkit", feature = "experimental-multicast")), allow(dead_code))]
 #![cfg_attr(docsrs, feature(doc_cfg))]

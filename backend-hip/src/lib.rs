@@ -5,22 +5,6 @@
 //! HIP accepts some wrong calls silently and crashes on others, and its versions differ. `quirks` lists as data what
 //! each version does differently. The workaround is the same for all versions if it works on all of them.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `backend` | the core's backend traits, forwarded to the other modules |
-//! | `loader`, `places`, `objects`, `library`, `ffi`, `hsa` | the library, the places where it is looked for, what the process has loaded, its functions and structures |
-//! | `driver`, `open`, `error` | the one loaded runtime, and its errors |
-//! | `device`, `device_state` | its devices, and the facts that are known about each |
-//! | `handle`, `attributes`, `memory_types` | physical memory, and its types |
-//! | `share`, `descriptor`, `win32`, `fabric` | memory exported and imported as file descriptors, Windows handles or fabric handles |
-//! | `reservation`, `addresses`, `kept_addresses`, `mappings`, `access` | address ranges, their mappings, and the access of each device |
-//! | `copy`, `staging`, `stream`, `event` | copies and fills; page-locked memory and copy streams; streams; events |
-//! | `view` | regions, vectors and blocks for work on a program's own streams |
-//! | `plain` | memory from `hipMalloc`, for comparison in tests |
-//! | `relaxed` | calls in relaxed capture mode, which invalidate no capture |
-//! | `testkit`, `kernels`, `launch`, `compiler` | writes and checks of a test pattern, by kernels or by copies |
-//! | `quirks`, `probe`, `capabilities` | what each version and device supports |
-//!
 //! To name a `hipStream_t` of your own, use `unsafe { Stream::from_raw(stream.cast()) }` ([`Stream::from_raw`]). The
 //! bindings have no type that owns a stream, so the caller must keep it alive. [`MemoryView`] and [`MemoryViewMut`] are
 //! arguments of kernels on such a stream: they borrow the memory, and check the device's access to it.

@@ -27,25 +27,6 @@
 //!   whose work threads of the backend do: a stream is a queue, and an event a position in it. If such work accesses memory that is
 //!   not mapped, or to which its device has no access, all work of the device ends, as after a fault on a GPU.
 //!
-//! # Modules
-//!
-//! | file | subject |
-//! |---|---|
-//! | `config` | [`HostConfig`]: the number of devices and their memory |
-//! | `backend`, `device`, `capabilities`, `quirks` | the trait implementations, devices, their capabilities, deviations of kernel versions |
-//! | `memory`, `store`, `extents`, `handle` | physical memory, the file that handles share, the free extents of that file, handles |
-//! | `plain` | allocations without virtual memory management |
-//! | `host` | the state that a backend, its handles and its reservations share |
-//! | `memory_types` | the locations and handle types that memory can have |
-//! | `reservation`, `pages`, `reserve_mappings` | address ranges, the system calls on them, unmapping at the kernel's limit of mappings |
-//! | `mappings` | the mappings and each device's access, which `copy` and `testkit` check |
-//! | `share` | handles as file descriptors |
-//! | `copy`, `staging` | copies and fills, host buffers for copies |
-//! | `stream`, `stream_names`, `queues`, `work`, `event` | streams and their numbers, their queues, the work in them, events |
-//! | `capture`, `captures` | captures of streams and their graphs |
-//! | `testkit` | patterns written and checked by the CPU |
-//! | `unsupported` | the uninhabited backend of other systems |
-//!
 //! On systems other than 64-bit Linux the crate compiles, and opening returns [`Unsupported`](gpu_vmm_core::Detail::Unsupported).
 // Code that only the testkit uses is dead without it.
 #![cfg_attr(not(feature = "testkit"), allow(dead_code))]

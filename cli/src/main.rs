@@ -1,27 +1,6 @@
 //! The command `gpu-vmm`: shows what the drivers of this machine support, checks what they really do, and grows memory
 //! in place.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `args`, `numbers` | the arguments, and the checks that need no driver |
-//! | `choose` | the choice of the backend and the device |
-//! | `info` | the report on backends, devices and capabilities; `info::text` writes it for people |
-//! | `grow`, `steps`, `pattern`, `report` | growth of one region: its sizes, the pattern in the memory, the printed report |
-//! | `copying` | the same growth by allocating, copying and freeing, for comparison |
-//! | `conformance` | checks of every rule of gpu-vmm and of the driver |
-//! | `snapshot` | the contents of a snapshot, checked; `snapshot::text` writes them for people |
-//! | `pool_report` | a pool's snapshot, as numbers or as a page |
-//! | `replay` | a recorded program's allocations on a pool or the driver; `replay::text` writes the results |
-//! | `bench` | the cost of gpu-vmm compared with its alternatives |
-//! | `check` | everything that a report about a machine needs, in one file |
-//! | `generated` | completions for shells, and manual pages |
-//! | `version` | the commit and the features of the command |
-//! | `environment_text` | the environment of a report, for people |
-//! | `machine` | the memory that the host can really provide |
-//! | `input` | files that are read as a whole |
-//! | `destination`, `interrupts` | files that are written, completely or not at all |
-//! | `output`, `progress` | writing to standard output, and the bar on a terminal |
-//!
 //! Results go to standard output, everything else to standard error. The exit status is 0 for success, 1 for a failure
 //! and 2 for invalid arguments.
 

@@ -1,15 +1,6 @@
 //! The conformance suite of [gpu-vmm](https://docs.rs/gpu-vmm). It records what each driver of virtual memory really does, and
 //! checks what gpu-vmm guarantees on top of it.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `suite`, `case`, `target`, `targets`, `subject` | the cases, and the backends they run on |
-//! | `library` | the cases of the library layer: gpu-vmm's guarantees, the same on every backend |
-//! | `driver` | the rules of the driver layer: raw calls, compared with the documentation |
-//! | `run`, `work`, `fork_server`, `peer` | running cases in processes that a case may crash |
-//! | `leaks`, `counts`, `fake_driver` | what a case has left behind |
-//! | `outcome`, `panics`, `report` | verdicts, panics as verdicts, and the report |
-//!
 //! The suite is generic over the backend, so that it runs with any backend that implements gpu-vmm's traits; [`targets()`]
 //! returns gpu-vmm's own. The command `gpu-vmm conformance` and this crate's tests use it.
 

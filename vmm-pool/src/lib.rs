@@ -44,28 +44,6 @@
 //! Small blocks are slots of slabs, which serve all streams of a tag. Freed small and medium blocks stay in thread caches for the next
 //! request of the same stream.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `pool`, `request`, `block`, `data`, `lend`, `pool_stream`, `raw`, `kept_blocks` | the public types and calls |
-//! | `builder`, `settings`, `budget` | the configuration of a pool, and the budget, which can change |
-//! | `error` | failed allocations, with the pool's statistics |
-//! | `owner`, `shared` | state that ends with the pool, and state that lives as long as a block |
-//! | `thread_cache`, `classes`, `block_memory` | freed blocks that are cached for threads |
-//! | `last_freed` | the large piece that was freed last, outside the pool's main lock |
-//! | `core` | the pool's state, under one lock |
-//! | `mapping` | the turn to create, map and unmap memory, which one thread has at a time |
-//! | `missing_pages`, `trim`, `suspend`, `premap` | memory that is mapped for requests, returned to the driver, suspended, and mapped in advance |
-//! | `away`, `ongoing` | memory that a thread suspends or resumes without the lock |
-//! | `space` | addresses: the ranges that are taken, and the memory behind them |
-//! | `frames`, `lost` | physical memory, and pages that are out of use because a failed call lost it |
-//! | `plain`, `chunk` | plain allocations, on a device without virtual memory management |
-//! | `slabs` | slots of small sizes |
-//! | `stream_order`, `streams`, `pending`, `collect`, `fence` | the work after which memory is free |
-//! | `uses` | work on other streams that uses a block which its owner keeps |
-//! | `waits` | waiting for that work, without a lock |
-//! | `tags`, `tag_spaces` | tags, and their addresses |
-//! | `queries`, `stats`, `usage`, `snapshot`, `history`, `tracking`, `prometheus` | statistics, snapshots and tracing |
-//!
 //! # Thread safety
 //!
 //! All types are [`Send`] and [`Sync`]. [`Pool`], [`Block`], [`BlockRequest`], [`PoolBuilder`], [`PoolStream`] and [`Fence`] say which

@@ -3,17 +3,6 @@
 //!
 //! A [`GrowingRegion`] is a region that a [`PremapThread`] keeps mapped beyond its end. Growth into that part changes only a
 //! number. The pool, gpu-vmm-pool, uses the same thread to map its pages in advance.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `thread` | the thread and its queue of work |
-//! | `exit` | no driver calls while the process ends |
-//! | `budget` | the limit on premapped memory, over all regions of a thread |
-//! | `growing` | a region that grows into premapped memory |
-//! | `shared` | the state that the region's user and the thread share |
-//! | `guard` | the locked region |
-//! | `sync` | locks, atomics, threads and clocks, which loom and shuttle can replace |
-//! | `models` | models of the thread and of growth under every schedule |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod budget;

@@ -3,25 +3,6 @@
 //! A snapshot is written to a temporary file, which is renamed to the target's name when it is completely on the disk. At any time
 //! the target is a complete snapshot, the old or the new one. Everything in it has a checksum. `docs/guide/snapshot-format.md`
 //! documents every byte of the file.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `description` | the description of a snapshot's regions |
-//! | `check` | the rules of a valid description |
-//! | `records` | the description as bytes |
-//! | `format` | the parts of the file that have a fixed size |
-//! | `disk` | system calls on files |
-//! | `write` | writing a snapshot |
-//! | `parts` | reading and validating the parts of a file |
-//! | `file` | an opened snapshot, and its blocks |
-//! | `verify` | verifying all blocks |
-//! | `capture` | writing regions to a snapshot |
-//! | `options` | options for restoring |
-//! | `plan`, `planned` | planning and checking the regions to be restored |
-//! | `merge` | merging memory that is smaller than the target's unit |
-//! | `restore` | restoring regions |
-//! | `error` | errors of a snapshot's file |
-//! | `chunks` | mapping the ring's bytes to the file's blocks |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod capture;

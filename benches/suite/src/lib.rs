@@ -1,16 +1,6 @@
 //! The cost of gpu-vmm compared with programs that do without it. Two ways to the same end form a pair; they are measured
 //! alternately in one run, so that changes of the machine affect both.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `pairs` | the measured pairs, a file for each subject |
-//! | `sampling` | how they are measured: alternately, with time for the device to settle after memory was freed |
-//! | `row` | the results |
-//! | `scene`, `raw` | the backend and device, and the driver's own calls |
-//! | `random` | random numbers that defeat caches |
-//! | `stop` | why a pair ends early |
-//! | `allocator`, `pytorch`, `comparison` | one interface for allocators, PyTorch's, and a caller's own |
-//!
 //! `gpu-vmm bench` runs them and writes the results.
 
 // The driver's own calls are looked up with Unix functions.

@@ -1,12 +1,5 @@
 //! The `bench` subcommand: the cost of gpu-vmm compared with the driver's own calls and with programs that do without
 //! it.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `report` | the results of a run, and their JSON |
-//! | `text`, `markdown` | the report for people, and as Markdown |
-//! | `machines` | the reports of several machines side by side, as Markdown |
-//! | `plot` | times against sizes, as an SVG |
 
 mod machines;
 mod markdown;

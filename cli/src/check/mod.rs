@@ -1,13 +1,4 @@
 //! The `check` subcommand: everything that a report about a machine needs, in one file and in limited time.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `plan` | the steps, each a run of another subcommand, and their time |
-//! | `child` | this program, started again for a step |
-//! | `file` | the content of the file |
-//! | `kernel` | the kernel's messages about the GPU |
-//! | `private` | the data that is removed before anything is written |
-//! | `summary` | ten lines for an issue |
 
 mod child;
 mod file;

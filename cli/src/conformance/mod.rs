@@ -1,11 +1,4 @@
 //! The `conformance` subcommand: checks every rule of gpu-vmm and of the driver, and reports the results.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `runner` | the runs, one for each target |
-//! | `text` | the report for people, printed group by group during the run |
-//! | `list` | the cases and their rules |
-//! | `side_by_side` | several reports in one table |
 
 mod list;
 mod runner;

@@ -1,12 +1,4 @@
 //! The `report` subcommand: a pool snapshot, as numbers or as a page. No driver is opened.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `read` | a pool snapshot from a file, checked |
-//! | `frames` | the physical memory, and the user of each piece |
-//! | `text` | the snapshot for a terminal |
-//! | `perfetto` | its history as a trace |
-//! | `html` | the snapshot as a page; `page/` has its parts |
 
 mod frames;
 mod html;

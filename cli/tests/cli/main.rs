@@ -1,18 +1,5 @@
 //! The command `gpu-vmm` as its users see it: its output, where it goes, and its exit status. On host memory.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `conformance` | `conformance`, and the page of its reports |
-//! | `snapshot` | `snapshot`, of valid and invalid files |
-//! | `report`, `page`, `browser` | `report`, of valid and invalid files, and its page in a browser |
-//! | `replay` | `replay`, of valid and invalid traces |
-//! | `bench` | `bench`, of the quick pairs, and the page of its figures |
-//! | `check` | `check`, in little time, and what its file leaves out |
-//! | `generated` | completions, and manual pages |
-//! | `outputs` | written files, and interrupts |
-//! | `table` | every subcommand with wrong files, terminals and numbers |
-//! | `rig` | runs the command |
-//!
 //! `info`, `grow` and the behaviour that all subcommands share are tested in this file.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // whatever is not as expected is a failure
 

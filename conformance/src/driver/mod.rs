@@ -1,12 +1,6 @@
 //! The driver layer: raw calls, right and wrong, each compared with the vendor's documentation.
 //!
 //! `gpu-vmm-raw` makes the calls.
-//!
-//! | module | subject |
-//! |---|---|
-//! | `lab` | the tools of rules: the calls with Rust's types, and guards that release objects |
-//! | `rules` | the rules, a file for each group |
-//! | `seen` | turning observations into a verdict |
 
 mod lab;
 mod rules;

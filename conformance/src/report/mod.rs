@@ -1,12 +1,4 @@
 //! The results of runs, for people and for programs.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `results` | the report of one run, as in JSON |
-//! | `environment`, `machine` | the environment of the run |
-//! | `junit` | reports for programs that read test results |
-//! | `compare` | a comparison of several reports |
-//! | `markdown` | a comparison as Markdown |
 
 mod compare;
 mod environment;

@@ -4,14 +4,6 @@
 //! The functions are looked up in the library that a backend of gpu-vmm has loaded. They do not use the bindings that
 //! they help to test, and take any arguments that a test passes.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `abi` | structures and numbers, the same for both vendors |
-//! | `table` | the functions, under each vendor's names |
-//! | `cuda`, `hip` | the parts in which the vendors differ |
-//! | `host` | the same calls on a backend's traits, for host memory |
-//! | `library`, `missing` | loaded libraries, and the end of a call that does not exist |
-//!
 //! ```
 //! use gpu_vmm_core::DeviceId;
 //! use gpu_vmm_host::HostBackend;

@@ -1,37 +1,6 @@
 //! `cargo test-all`: the project's tests, CUDA's on a fake NVIDIA driver, and HIP's on AMD's own runtime, which
 //! it sets up without touching the system.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `arguments` | the command line |
-//! | `layout` | the folders under `target/hip-runtime`, and the source of the packages |
-//! | `debs` | a folder of packages: its versions of HIP and the files of each |
-//! | `apt`, `mirror` | fills such a folder from Debian sid and experimental, with its own apt configuration |
-//! | `unpack` | unpacks packages into a runtime in a private folder, completely or not at all |
-//! | `runtime` | such a runtime: how to run a program on it, and whether it is complete |
-//! | `own_program` | a user's own program on such a runtime, or on the fake NVIDIA driver |
-//! | `version` | matches the HIP version that a user names |
-//! | `environment`, `shell` | the variables that a program must not inherit; a command in shell syntax |
-//! | `cargo` | builds the tests and the simulated HSA runtime |
-//! | `fake_driver` | runs the tests of CUDA on the fake NVIDIA driver |
-//! | `nvidia` | runs them on NVIDIA's own library, without a GPU |
-//! | `suites`, `process` | runs the tests on each version; one test program, its time and its counts |
-//! | `queue` | runs several of them at once |
-//! | `plugins` | the plug-ins for C and Python and the adapters in `integrations`, on every driver |
-//! | `compiler` | compiles programs of C and C++ |
-//! | `documented` | the C programs in the guide and in the README of `plugins/c` |
-//! | `checkpoint` | a file written with one driver and restored with another one |
-//! | `no_kernels` | the tests themselves, on a runtime that ignores kernels: they must fail |
-//! | `no_compiler` | cases that need kernels, on a runtime without its compiler: they are skipped |
-//! | `later_rocr` | groups of the suite over behaviour of later versions of ROCr: they pass, and a case fails without the workaround |
-//! | `places` | HIP in each place in which it is looked for |
-//! | `reports` | reports of the conformance suite, and the page that compares them |
-//! | `summary`, `trouble` | the table at the end, and errors in one line |
-//! | `schedules` | the pool under every schedule and under random ones, Miri, ThreadSanitizer |
-//! | `mutations` | mutations of the library that the tests must catch |
-//! | `versions` | the newest releases of what gpu-vmm plugs into, beside those that were tested |
-//! | `packages` | the packages for crates.io: their contents, and how a user's project builds them |
-//!
 //! Results go to standard output. The exit status is 0, or 1 if something failed, or the status of the user's own program.
 
 mod apt;

@@ -7,21 +7,6 @@
 //! It shows that gpu-vmm-cuda makes the right calls with the right arguments, maps errors, and releases what it acquires. It
 //! proves nothing about the driver: unmeasured behaviour follows the strict reading of the documentation. `README.md` lists
 //! the settings, and how far to trust it.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `settings` | the settings from the environment |
-//! | `table`, `absent` | all functions, each with the version that introduced it, and drivers that lack some |
-//! | `c`, `code` | the header's types and numbers; result codes |
-//! | `call`, `violation`, `counts` | the frame of every function; wrong calls; live objects |
-//! | `device`, `primary`, `context` | devices and contexts |
-//! | `state`, `space`, `memory`, `pages` | the driver's state: addresses, memory, handles, mappings |
-//! | `reserve`, `physical`, `host`, `map`, `access`, `share`, `fabric`, `range`, `multicast`, `team` | virtual memory, by subject |
-//! | `plain`, `pinned`, `copy` | `cuMemAlloc`; page-locked memory; copies and fills |
-//! | `walk` | a device's accesses to memory, and faults |
-//! | `work`, `objects`, `stream`, `event`, `graph` | asynchronous work, its contexts, streams, events and graphs |
-//! | `capture`, `capture_rules` | captures, and what they prohibit |
-//! | `module`, `kernels` | PTX, and the known kernels |
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 
 #[macro_use]

@@ -5,15 +5,6 @@
 //! about HIP: its author relied on the same documents as the backend's. AMD's own binaries, over a simulated HSA runtime, are
 //! that proof, for 6.4.3 and 7.2.4.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `bucket` | the misbehaviour of each version, with the source of each entry; only this file compares versions |
-//! | `settings` | the settings from the environment: version, devices, memory |
-//! | `c`, `call` | HIP's types and codes, and the end of a process; the frame of every function |
-//! | `state`, `stream`, `memory` | the tables of HIP and of the runtime below it; streams; pages in memory files |
-//! | `device`, `attribute`, `handle`, `space`, `access`, `copy`, `event` | HIP's functions, by subject, and attributes of devices |
-//! | `hsa` | functions of ROCr |
-//!
 //! A call that gpu-vmm-hip must never make ends the process with a line that names the broken rule. This is so on every
 //! version, whether HIP crashes, refuses, or does something else. For a GPU fault, the line uses ROCr's words. Work on a
 //! stream is executed when it is waited for, not before. A device's memory is as on the worst cards: mappings in units

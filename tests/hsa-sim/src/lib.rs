@@ -8,17 +8,6 @@
 //! It is written from AMD's public headers: `hsa.h`, `hsa_ext_amd.h`, `amd_hsa_signal.h`, `amd_hsa_queue.h`,
 //! `amd_hsa_kernel_code.h`. If these leave something open, it does the same as ROCr's public source.
 //!
-//! | file | subject |
-//! |---|---|
-//! | [`abi`] | the headers' types and numbers |
-//! | [`system`], [`agent`], [`agent_info`], [`pool`] | the machine, its CPU and GPUs and their attributes, their memory pools |
-//! | [`memory`] | ordinary allocations, locked host memory, and the page walk |
-//! | [`vmem`] | reserved addresses, physical memory, mappings, access, descriptors |
-//! | [`work`] | signals, queues, copy engines |
-//! | [`code`], `kernels` | code objects, and the known kernels |
-//! | [`missing`] | functions that HIP is linked to and that are not simulated |
-//! | `settings`, `calls`, [`counters`], `report` | settings and counts for tests, and messages on standard error |
-//!
 //! `README.md` lists the settings, and how far to trust it. Like ROCm's runtime, it runs on Linux only.
 #![cfg(target_os = "linux")]
 

@@ -1,15 +1,6 @@
 //! Replays the allocations and frees of a real program on a pool of [gpu-vmm](https://docs.rs/gpu-vmm) or on the driver
 //! itself, and measures the memory that this holds and the time that it takes.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `event` | a trace, ready to be replayed: every decision is made before the timing starts |
-//! | `parse`, `input`, `error` | reads it, from a file or a stream, compressed or not, and reports a bad one |
-//! | `synthetic` | generated traces, always the same from the same seed |
-//! | `allocator`, `fences`, `streams` | the allocators, and the fences and streams for their blocks |
-//! | `watch`, `asked`, `times` | what a round measures: nothing, the requested memory, the time of each call |
-//! | `round`, `worker`, `replay`, `report` | one thread's pass, all of its passes, all threads, and the results |
-//!
 //! # A trace
 //!
 //! Lines of text, compressed by gzip or not. `a ID BYTES STREAM` allocates a block. `f ID`: the owner frees it. `r ID`: it

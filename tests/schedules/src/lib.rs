@@ -6,15 +6,6 @@
 //!
 //! Everything is built with `--cfg shuttle`, so that the pool's own locks are points at which the scheduler may switch
 //! threads.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `machine` | streams, kernels, captures, and which work uses which memory |
-//! | `backend` | a backend over host memory with the machine's streams |
-//! | `event`, `fence`, `reservation` | its events and fences, and its addresses |
-//! | `chance` | calls that fail at random |
-//! | `scenario` | the work of the threads in a schedule |
-//! | `run` | schedules by their seeds |
 
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test, which reports errors as panics

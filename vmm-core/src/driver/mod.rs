@@ -1,15 +1,4 @@
 //! The interface to a vendor's driver: the traits that a backend implements, streams, events, and waits for devices.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `backend` | the traits of a backend |
-//! | `drop_log` | failures of destructors |
-//! | `event` | events on streams |
-//! | `host_memory` | how much memory the host has |
-//! | `host_pages` | ordinary memory of the host |
-//! | `staging` | pinned host memory and copy streams |
-//! | `stream` | streams |
-//! | `wait_for` | what to wait for before memory is unmapped |
 
 mod backend;
 mod drop_log;

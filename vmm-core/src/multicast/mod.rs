@@ -59,15 +59,6 @@
 //! attribute and is never tried: objects are few and belong to the whole host, and a fault in one has put the GPUs of a shared host
 //! out of service. For the same reason **this module has never run on hardware**. It was tested over a fake NVIDIA driver that
 //! checks arguments and the order of calls as `cuda.h` documents them (`tests/fake-cuda`).
-//!
-//! | file | subject |
-//! |---|---|
-//! | `driver` | the traits of a backend |
-//! | `team` | creating or importing an object, with the devices of this process |
-//! | `object` | binding memory to an object |
-//! | `bindings` | the record of bindings |
-//! | `range` | mapping an object |
-//! | `failed` | a failed step, with the value that it would have consumed |
 
 mod bindings;
 mod driver;

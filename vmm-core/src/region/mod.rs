@@ -1,36 +1,4 @@
 //! Regions: ranges of device addresses, the memory mapped into them, and every operation on them.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `builder` | the settings of a new region: size, place, growth |
-//! | `placement`, `reserve` | the place of a range of addresses, and its reservation there |
-//! | `restorable` | addresses that other processes can reserve as well |
-//! | `guard` | unmapped addresses before and behind a region |
-//! | `spans` | one or several adjacent reservations, and the borders between them |
-//! | `plain` | regions of devices without virtual memory management: plain allocations that are copied to grow |
-//! | `table` | the records of a region: its mappings and their access |
-//! | `index` | the lookup from a granule to its mapping |
-//! | `late` | the release of a region that was dropped while a stream was being captured |
-//! | `layout` | mapping, unmapping and access as transactions over spans and table |
-//! | `map` | the operations map, unmap and set access, and their checks |
-//! | `grow` | growth in place, by another reservation, by remapping; shrinking |
-//! | `arrange` | replacing all mappings of a region at once |
-//! | `swap` | the exchange of memory between two regions |
-//! | `move_device` | the move of a region's contents to another device's memory |
-//! | `observer` | calls of the program's code before and after memory changes |
-//! | `sharing` | memory that other regions, clones or processes hold as well |
-//! | `settings` | the settings of a region, and a new region with the same settings |
-//! | `data` | reading, writing and filling by the devices |
-//! | `contents` | reading and writing physical memory outside of any region |
-//! | `copy` | copies from region to region |
-//! | `lend` | ranges of mapped memory for the types of other libraries |
-//! | `dma_buf` | dma-buf descriptors for network cards |
-//! | `suspend` | releasing memory while the addresses are kept |
-//! | `suspension` | the data of a suspended region |
-//! | `evict` | the layout's part of a suspend and a resume |
-//! | `banked` | one address range with several banks of memory |
-//! | `device_vec` | a typed vector on a region |
-//! | `dlpack` | parts of regions as tensors for other libraries |
 
 mod arrange;
 mod banked;

@@ -2,13 +2,6 @@
 //!
 //! Every slow operation of every crate begins with the macro [`span`].
 //!
-//! | file | subject |
-//! |---|---|
-//! | `range` | a range of the profilers that are attached |
-//! | `nvtx` | NVIDIA's tools, by NVTX |
-//! | `roctx` | AMD's tools, by rocTX |
-//! | `pool_memory` | the blocks of pools of plain allocations, for NVIDIA's tools that check accesses |
-//!
 //! Without the features `tracing` and `profiler`, all of it compiles to nothing. The macros are exported for the other crates of
 //! gpu-vmm, each of which reports to `tracing` under its own name as the target.
 

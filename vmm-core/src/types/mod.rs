@@ -1,32 +1,4 @@
 //! Value types, errors, and the operating system's services that all layers above use. Nothing here calls a vendor's driver.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `access` | access rights of devices to a mapping |
-//! | `address` | device addresses and ranges of them |
-//! | `address_errors` | errors of reservations that find no room |
-//! | `address_limit` | the limit of a process's address space |
-//! | `bank` | identifiers of a region's banks |
-//! | `bytes` | amounts of memory |
-//! | `capability` | optional features and whether a device has them |
-//! | `device` | devices, their memory, vendors and drivers |
-//! | `errno` | names and explanations of errno values |
-//! | `error` | the error type, its kinds and its details |
-//! | `exit` | the end of the process, after which no driver is called |
-//! | `fabric` | fabric handles |
-//! | `granularity` | allocation granularity and reservation alignment |
-//! | `handles` | Windows handles by number |
-//! | `instance` | identity of an opened backend |
-//! | `lock` | a mutex that fails in a forked child |
-//! | `memory_kind` | the serialized form of memory properties |
-//! | `no_waits` | locks under which nothing waits, for tests |
-//! | `offset_range` | ranges of offsets |
-//! | `operation` | names of operations |
-//! | `process` | fork detection |
-//! | `properties` | properties of physical memory |
-//! | `quirk` | known deviations of a driver from its documentation |
-//! | `system` | errors of system calls |
-//! | `vendor_name` | names of vendors as a user writes them |
 
 mod access;
 mod address;

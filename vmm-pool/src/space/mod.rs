@@ -1,14 +1,4 @@
 //! A space: a range of addresses from which blocks are cut, and the memory mapped there.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `bins` | free ranges by their size |
-//! | `cut` | the remainders of a waiting range in the pages of a part that is taken |
-//! | `group` | the sizes that share a space |
-//! | `ranges` | the taken and free ranges, without regard to memory |
-//! | `search` | the place of a block: the best fit that needs the least mapping |
-//! | `memory` | the region behind the addresses, which leaves the space while its contents are copied |
-//! | `pages` | which frame is mapped at which page |
 
 mod bins;
 mod cut;

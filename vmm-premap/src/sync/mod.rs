@@ -3,12 +3,6 @@
 //! A normal build re-exports the standard library's types. With `--cfg loom` or `--cfg shuttle`, the types come
 //! from the crate of that name, which runs a test under many schedules and controls when each thread runs.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `system` | the types of a normal build |
-//! | `modelled` | the types of loom and shuttle |
-//! | `models` | runs of a model under all its schedules, with loom |
-//!
 //! `Arc`, `Weak` and `OnceLock` are the standard library's in all three builds. Loom has no `Weak`, and no closure that gpu-vmm
 //! passes to a `OnceLock` can be interrupted by another thread of a model. `CountedArc` is loom's `Arc` in its models.
 

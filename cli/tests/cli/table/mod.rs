@@ -1,13 +1,5 @@
 //! The behaviour of each subcommand if its files, its terminal or its numbers are wrong. Every cell comes from a run.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `rows` | the runs of each condition, and the reasons for cells without one |
-//! | `files` | the initial folder of a run, and the files in it that the run changes |
-//! | `run` | runs the command in each way |
-//! | `places` | full and read-only disks |
-//! | `terminal` | a terminal of a given width |
-//!
 //! `table.md` has the expected results. The test rewrites it if `GPU_VMM_WRITE_TABLE` is set.
 
 mod files;

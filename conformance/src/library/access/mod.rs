@@ -1,9 +1,4 @@
 //! Access: it is set for whole mappings, and only for the devices that were named.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `levels` | no, read, and read-write access on one mapping |
-//! | `parts` | different access on different mappings of a region |
 
 mod levels;
 mod parts;

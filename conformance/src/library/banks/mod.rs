@@ -1,9 +1,4 @@
 //! One address where several banks of memory are exchanged.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `shown` | the memory at the address, and the contents of banks that are not mapped |
-//! | `add_remove` | adding and removing banks |
 
 mod add_remove;
 mod shown;

@@ -2,11 +2,6 @@
 //!
 //! A device cannot be waited for while one of its streams captures, and the attempt invalidates the capture. So gpu-vmm unmaps
 //! nothing and keeps dropped memory. The graph that uses the memory can be launched until the memory is collected.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `kept` | dropping, closing and unmapping during a capture |
-//! | `beside` | calls that work during a capture and do not disturb it |
 
 mod beside;
 mod kept;

@@ -1,9 +1,4 @@
 //! Reading, writing and copying bytes through the devices that own the memory.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `bytes` | bytes between the host and a region, and the bytes that kernels see |
-//! | `copies` | between regions and plain allocations |
 
 mod bytes;
 mod copies;

@@ -1,11 +1,4 @@
 //! Events, which mark positions in the work of streams, and the test kit's own streams.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `marks` | the work that an event marks: querying it and waiting for it |
-//! | `holds` | streams that wait for an event |
-//! | `streams` | the test kit's own streams, and whether they capture |
-//! | `refused` | calls that fail because of their arguments or in the driver |
 
 mod holds;
 mod marks;

@@ -1,26 +1,6 @@
 //! Every operation is a transaction: whichever driver call fails in it, the state before is restored. If undoing fails as well,
 //! the affected range is poisoned, and the rest stays usable.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `operations` | the table: every public operation that reaches a driver, in each of its variants |
-//! | `exchanges` | rows of the operations that exchange the memory behind an address |
-//! | `contents` | rows of suspend, resume and snapshots |
-//! | `vectors` | rows of the operations of vectors |
-//! | `start` | the state in which an operation starts |
-//! | `edges` | the parts of a mapping that are written and checked |
-//! | `bench` | the objects on which an operation fails |
-//! | `saved` | a region in a file, for a bench |
-//! | `state` | the state that a failure must not change |
-//! | `row` | a row of the table |
-//! | `rounds` | the sweeps over the rows of one operation |
-//! | `sweep` | each driver call fails, one in each round |
-//! | `undo` | a second call fails, in what follows the first |
-//! | `asleep` | the same for a region that is suspended and stays suspended |
-//! | `ends` | the end of a region |
-//! | `observed` | the same with observers on the regions, for the group `observers` |
-//! | `coverage` | comparison of the table with the sources: no operation is missing |
-//!
 //! An injected failure prevents the driver call, with one exception: a set access may be carried out and then report a
 //! failure, since a driver may have done a part of it.
 

@@ -1,11 +1,4 @@
 //! Growth: more memory at the same address, without copying.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `within` | growth inside the reservation |
-//! | `extended` | growth by reservations directly behind the last one |
-//! | `moved` | growth to a larger range, with the same memory |
-//! | `shrunk` | shrinking from the end |
 
 mod extended;
 mod moved;

@@ -1,11 +1,5 @@
 //! Guarded regions, which expose invalid accesses: the addresses around them, and the contents of freed memory.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `sides` | the addresses before and behind a region |
-//! | `growth` | growth when a region cannot be extended |
-//! | `poison` | the contents of freed memory |
-//!
 //! The group `fault` shows that an access to a guard is a fault.
 
 mod growth;

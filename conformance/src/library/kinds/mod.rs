@@ -1,12 +1,5 @@
 //! The memory types, and their uses other than mapping for devices: the behavior must agree with the reported capabilities.
 //! Available features work; others are refused with a reason, and no memory is taken.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `memory` | host memory, flags, granularities |
-//! | `addresses` | memory with a larger granularity, and the addresses at which it can be mapped |
-//! | `handles` | the handle types by which memory leaves the process |
-//! | `host` | the CPU, which can be given access but is not a device |
 
 mod addresses;
 mod handles;

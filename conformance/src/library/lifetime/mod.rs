@@ -1,10 +1,4 @@
 //! The lifetimes of memory, regions and backends: dropped in any order and any number of times, nothing leaks.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `order` | the order in which they are dropped |
-//! | `close` | closing a region, and its errors |
-//! | `rounds` | many rounds, many regions at once |
 
 mod close;
 mod order;

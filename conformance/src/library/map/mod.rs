@@ -1,9 +1,4 @@
 //! Mapping physical memory at addresses.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `placed` | offsets in a region, sizes, and orders |
-//! | `reused` | one piece at several addresses in turn, several pieces at one address in turn |
 
 mod placed;
 mod reused;

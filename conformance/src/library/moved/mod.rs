@@ -1,10 +1,4 @@
 //! Moving a region to another device's memory while its addresses stay.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `bytes` | the contents afterwards, for every path |
-//! | `access` | access afterwards, and the memory that the region grows by |
-//! | `refused` | moves that are refused, and the state after a failure |
 
 mod access;
 mod bytes;

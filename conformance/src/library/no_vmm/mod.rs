@@ -1,14 +1,6 @@
 //! Devices without virtual memory management: regions and pools are plain allocations, which are copied to grow.
 //!
 //! The suite runs this group on such devices alone, and no other group there.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `regions` | regions and vectors that grow and shrink |
-//! | `waits` | work, captures and observers while a region moves |
-//! | `refused` | operations that need virtual memory management |
-//! | `failing` | memory that runs out, and driver calls that fail |
-//! | `pools` | pools, their limits and their statistics |
 
 mod failing;
 mod pools;

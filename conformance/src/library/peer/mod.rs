@@ -1,13 +1,4 @@
 //! Two devices: who owns memory, which device can access it, and which device does the work.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `access` | access of a device to another device's memory |
-//! | `owners` | memory of both devices in one region |
-//! | `turns` | memory of both devices in turn at one address |
-//! | `apart` | devices that cannot access each other's memory |
-//! | `copies` | copies between the devices |
-//! | `current` | the calling thread's current device |
 
 mod access;
 mod apart;

@@ -1,10 +1,4 @@
 //! Physical memory on its own: its size, its owner and its contents.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `counted` | the free memory of a device at each step |
-//! | `kept` | size, owner and bytes of a piece |
-//! | `page_list` | pages that return to a list |
 
 mod counted;
 mod kept;

@@ -1,26 +1,4 @@
 //! Pools: many allocations of all sizes from a device's memory.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `blocks` | the address, size and bytes of a block |
-//! | `bytes` | the parameters of a request, and the bytes of a block |
-//! | `order` | when freed memory is reused, with work that really runs |
-//! | `streams` | the streams that a pool serves |
-//! | `captures` | streams that capture |
-//! | `strangers` | failures of one caller that must not affect others |
-//! | `waits` | fences, and idle streams |
-//! | `frames` | free memory that is remapped where it is needed |
-//! | `pages` | several streams, or several tags, in one page |
-//! | `limits` | how much memory a pool holds, and what it does at the limit |
-//! | `stats` | statistics, snapshots and look-ups |
-//! | `usage` | the memory of a pool as frameworks account for it |
-//! | `tags` | memory that is suspended, resumed and scrubbed by its tag |
-//! | `raw` | blocks that are identified by their addresses |
-//! | `ends` | drops in any order, and forks |
-//! | `failing` | every driver call that fails once |
-//! | `rounds` | programs that repeat a few allocations for ever |
-//! | `random` | random operations against a model of every byte |
-//! | `soak` | random operations of many threads, with failures |
 
 mod blocks;
 mod bytes;

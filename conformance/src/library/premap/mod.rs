@@ -1,14 +1,4 @@
 //! Growing regions, the thread that premaps their memory, and pools that use it.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `grows` | growth with premapped memory |
-//! | `bounded` | how much memory is premapped, and when none is |
-//! | `locked` | changes to the region inside of a growing region |
-//! | `failing` | failures on the thread |
-//! | `idle` | premapping after an idle time, when the thread has fallen asleep |
-//! | `thread` | the thread on its own |
-//! | `ends` | drops, forks, and the end of the process |
 
 mod bounded;
 mod ends;

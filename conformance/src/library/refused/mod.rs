@@ -1,9 +1,4 @@
 //! Invalid calls: each is an error of its own kind, with the numbers, before any driver call.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `parts` | parts of a region that an operation cannot work on |
-//! | `numbers` | sizes, offsets, devices, and memory of other backends |
 
 mod numbers;
 mod parts;

@@ -1,11 +1,4 @@
 //! Reserving addresses: hints are advisory, and gpu-vmm compares the driver's result with the request.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `place` | the address of a region: exact, preferred, next to others |
-//! | `restorable` | addresses that other processes can reserve too |
-//! | `shape` | the size and the alignment of a region |
-//! | `refused` | invalid requests |
 
 mod place;
 mod refused;

@@ -1,13 +1,4 @@
 //! Regions that are written to a file and restored from it.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `restored` | the restored parts: addresses, mappings, access, contents |
-//! | `blocks` | the contents of the file, and the blocks that it omits |
-//! | `relocated` | other addresses, other devices |
-//! | `described` | memory that no region of this device could have |
-//! | `refused` | snapshots and restores that fail, and leave nothing behind |
-//! | `processes` | written by one process, restored in another, where a list of device addresses is walked |
 
 mod blocks;
 mod described;

@@ -1,12 +1,5 @@
 //! The path of contents out of devices and back: page-locked memory and copy streams, memory that is returned while its
 //! addresses stay, and lists of device addresses, which show that restored contents are at their old addresses.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `copy_streams` | page-locked memory, and copies between it and devices |
-//! | `locked` | page-locked memory that a region is written from and read into |
-//! | `returned` | memory that is returned to its device while its addresses stay |
-//! | `lists` | lists that a device walks |
 
 mod copy_streams;
 mod lists;

@@ -12,17 +12,6 @@
 //! |---|---|---|
 //! | `GPU_VMM_STRESS_SEED` | 1 | the seed of the random programs |
 //! | `GPU_VMM_STRESS_OPERATIONS` | 2000 | the approximate number of operations, in programs of up to 150 |
-//!
-//! | file | subject |
-//! |---|---|
-//! | `step` | operations by number, and how they are drawn |
-//! | `model` | the expected state, and the expected result of each operation |
-//! | `run` | a program on the library and on the model at once, recorded as Rust |
-//! | `change` | the steps that change a region |
-//! | `swap` | the step that changes two regions |
-//! | `free` | free memory, compared with the memory in use |
-//! | `check` | checks beyond the results of calls |
-//! | `tests`, `broken` | the detection of backends with one fault |
 
 #[cfg(test)]
 mod broken;

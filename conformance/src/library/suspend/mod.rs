@@ -1,12 +1,4 @@
 //! Regions that release their memory, keep their addresses, and are restored as they were.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `contents` | what a resume restores: bytes, access, aliases, holes, from each kind of store |
-//! | `memory` | the memory that a suspension releases, and resumes for which it is not available |
-//! | `lists` | memory that suspensions add to the caller's list, and resumes take from it |
-//! | `state` | the state of a suspended region, and the calls that it refuses |
-//! | `refused` | regions that cannot be suspended, and stores that cannot hold them |
 
 mod contents;
 mod lists;

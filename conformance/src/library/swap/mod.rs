@@ -1,10 +1,4 @@
 //! Two regions that exchange the memory behind their addresses.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `contents` | bytes and access after a swap |
-//! | `order` | what a swap waits for, and how many calls it makes |
-//! | `refused` | swaps that are refused |
 
 mod contents;
 mod order;

@@ -1,9 +1,4 @@
 //! A typed vector that grows in place.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `elements` | the elements |
-//! | `memory` | the address and the memory |
 
 mod elements;
 mod memory;

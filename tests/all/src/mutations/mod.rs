@@ -1,10 +1,4 @@
 //! `cargo test-all mutations`: mutates a copy of the library, and requires the tests to catch each mutation.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `list` | the mutations in `tests/mutations` |
-//! | `tree` | the copy of the workspace, with a switch for each mutation |
-//! | `runner` | one run of the suite on the copy, and which cases failed |
 
 mod list;
 mod runner;

@@ -1,11 +1,4 @@
 //! `cargo test-all packages`: the packages for crates.io. `--build` also builds each, and uses them as a stranger's project does.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `rules` | the fields of a manifest, the files of a package, the links of its README |
-//! | `unpacked` | all packages as a workspace of their own, built by the stated Rust, and with the oldest dependencies that are allowed |
-//! | `registry` | the packages and all that they need as a registry in a folder |
-//! | `user` | a new project that adds the library from that registry, and the command installed from it |
 
 mod registry;
 mod rules;

@@ -1,9 +1,4 @@
 //! Reports of the conformance suite, from host memory and from each version of HIP, and the page about them.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `recorded` | a report as a folder keeps it |
-//! | `page` | the totals and the deviations of all reports |
 
 mod page;
 mod recorded;

@@ -2,23 +2,6 @@
 //!
 //! A process has one driver, and the environment has its settings. So each case runs in a child: this program again, with the
 //! case's name in its environment.
-//!
-//! | module | subject |
-//! |---|---|
-//! | `quirks` | each quirk that gpu-vmm-cuda lists, shown by raw calls |
-//! | `memory`, `memory_types`, `work`, `multicast` | the rules, by subject |
-//! | `events` | events and captures: the rules, and gpu-vmm-cuda's |
-//! | `captures` | which calls invalidate a capture, and graphs |
-//! | `contexts` | gpu-vmm-cuda in several contexts of a device, and during captures |
-//! | `pinned` | page-locked memory: the rules, and gpu-vmm-cuda's |
-//! | `backend`, `backend_memory_types` | gpu-vmm-cuda: which drivers it accepts, how errors reach it, that it releases everything |
-//! | `any` | the backend that is chosen at run time: each function returns what the vendor's own backend returns |
-//! | `failures` | what its errors say, and the state after a call that fails |
-//! | `calls` | the same for contexts, kernels and graphs, and for copies of no bytes |
-//! | `unexpected` | drivers that return success and no result, the opposite of an attribute, or that have shut down |
-//! | `profiler` | NVIDIA's tools, which are loaded after the driver |
-//! | `team` | its multicast |
-//! | `child`, `rig` | runs a case; the driver's functions for cases |
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code)] // the driver's functions are called
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic

@@ -2,20 +2,6 @@
 //!
 //! A process has one HIP, so each case runs in a child: this program again. The environment names the case, the version, and
 //! the quirk whose workaround is switched off.
-//!
-//! | module | subject |
-//! |---|---|
-//! | `flow` | a region's life, which must succeed on every version |
-//! | `addresses` | the same for memory that goes back while its addresses stay |
-//! | `devices` | the same for memory of several devices |
-//! | `host` | the same for the host's access and memory, and for descriptors of ranges |
-//! | `misbehaved` | drivers of which a call misbehaves |
-//! | `failures` | calls that are refused: what the error says, and the state after them |
-//! | `events` | the same for calls on events |
-//! | `device_and_granularity` | calls that set the thread's device, and queries of a granularity, that fail |
-//! | `unexpected` | drivers that return success and no result, or an unknown one |
-//! | `handled` | for each quirk that gpu-vmm-hip handles: a case that succeeds with the workaround and fails without |
-//! | `child`, `rig` | runs a case; helpers for cases |
 #![allow(unsafe_code)] // HIP's own functions are called, and the backend's traits
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic
 

@@ -6,17 +6,6 @@
 //! success, for others it crashes. Only this crate calls them ([`Region`](crate::Region),
 //! [`PhysicalMemory`](crate::PhysicalMemory)). It records all mappings and checks every argument first.
 //!
-//! | file | subject |
-//! |---|---|
-//! | `copy` | calls that copy and fill memory |
-//! | `deferred` | memory that destructors could not free yet |
-//! | `forward` | a macro for backends that wrap another one |
-//! | `handle` | handles of physical memory |
-//! | `memory` | calls that create and import memory and reserve addresses |
-//! | `reservation` | calls on reserved addresses |
-//! | `safe` | tests that the traits can only be implemented with `unsafe` |
-//! | `sync` | calls that wait |
-//!
 //! # For authors of backends
 //!
 //! A method's `# Safety` section states what the implementation may rely on. The trait's `# Safety` section states what the

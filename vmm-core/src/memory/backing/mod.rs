@@ -1,14 +1,4 @@
 //! Backing stores for the contents of suspended regions.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `file` | a file for contents of one region |
-//! | `pages` | ordinary memory, which a store can keep |
-//! | `pinned_arena` | an allocator of pinned memory in extents |
-//! | `store` | the trait of the stores that contents reach through a ring |
-//! | `stores` | any of these stores |
-//! | `stripes` | contents in one file or in several |
-//! | `saved_contents` | the saved contents of one region, and copies to and from them |
 
 mod file;
 mod pages;

@@ -39,14 +39,6 @@
 //!   bytes.
 //! - The tensor may lie in [several reservations](crate::Region::reservations) if the region grew behind its first one. Kernels
 //!   see no difference, but a driver may refuse a single copy across the border: reserve enough addresses at first.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `abi` | the C structures of `dlpack.h` |
-//! | `view` | the elements of a region that a tensor contains |
-//! | `shared` | a region from which tensors can be exported |
-//! | `export` | the export of a view, and its deleter |
-//! | `tensor` | tensors before a consumer owns them |
 
 mod abi;
 mod export;

@@ -3,14 +3,6 @@
 //!
 //! Every text states the operation, the numbers, and what would have been right. A driver's error is kept as a
 //! [`DriverError`], with the driver's own code and name.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `classify` | the kind of each detail |
-//! | `detail` | causes of errors, with their numbers and texts |
-//! | `driver` | errors of drivers, the operating system and the loader |
-//! | `extension` | errors of other crates |
-//! | `kind` | kinds of errors |
 
 mod classify;
 mod detail;

@@ -9,10 +9,6 @@
 //! Free neighbours become one range if both are ready, or if both wait for the same stream. A waiting range that an event covers
 //! already is not joined with memory that is freed later: otherwise steady frees beside it would put off the time at which other streams
 //! may use it. The last range is always free and ready: it is the end of the space.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `lists` | the lists in which free ranges are found |
 
 mod lists;
 #[cfg(test)]

@@ -1,12 +1,5 @@
 //! gpu-vmm's multicast over the fake driver alone: no test of this project creates a multicast object with NVIDIA's own
 //! driver, since that can put the GPUs of a shared host out of service.
-//!
-//! | module | subject |
-//! |---|---|
-//! | `life` | a team's life, step by step and dropped at each of them |
-//! | `checks` | errors that are detected before any driver call |
-//! | `failures` | errors of the driver, calls that fail, and what remains after them |
-//! | `processes` | one team in two halves: in one process, in two, and after a fork |
 
 pub(crate) mod checks;
 pub(crate) mod failures;
