@@ -28,12 +28,6 @@ const KNOWN: &[Known] = &[
     Known { name: "squares", parameters: 2, run: squares },
 ];
 
-/// Returns the number of parameters of a known kernel.
-#[cfg(test)]
-pub(crate) fn parameters(name: &str) -> Option<usize> {
-    KNOWN.iter().find(|known| known.name == name).map(|known| known.parameters)
-}
-
 /// Returns a kernel with its parameters, to be run by a device. Ends the process for an unknown kernel: doing nothing instead
 /// would hide the error.
 pub(crate) fn find(name: &str, parameters: Vec<u64>) -> impl Fn(usize) -> Answer + Send + Sync + 'static {

@@ -170,19 +170,3 @@ pub(crate) fn named(file: BorrowedFd<'_>) -> Option<String> {
     let name = link.to_str()?.strip_prefix("/memfd:")?.strip_prefix(NAME)?.strip_prefix('-')?;
     name.split(' ').next().map(ToOwned::to_owned)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_tells_what_its_memory_was_created_as() {
-        for home in [Home::Device(7), Home::Node(0)] {
-            let kind = Kind { home, handle_types: 0, compression: 1, rdma: 0 };
-            assert_eq!(Kind::of_file_name(&kind.file_name()), Some(kind));
-        }
-        for name in ["", "1", "2.0.0.0", "9.0.0.0", "1.x.0.0", "1.0.0.0.0"] {
-            assert_eq!(Kind::of_file_name(name), None, "{name}");
-        }
-    }
-}

@@ -242,16 +242,6 @@ mod tests {
                         .visible .entry two()\n{ ret; }\n";
 
     #[test]
-    fn kernels_are_found_with_their_parameters() {
-        let entries = read(TEXT).unwrap();
-        let found: Vec<_> = entries.iter().map(|entry| (entry.name.as_str(), entry.parameters)).collect();
-        assert_eq!(found, [("one", 2), ("two", 0)]);
-        let own = read(include_str!("../../../backend-cuda/src/kernels.ptx")).unwrap();
-        assert!(own.iter().all(|entry| kernels::parameters(&entry.name) == Some(entry.parameters)));
-        assert!(!own.is_empty());
-    }
-
-    #[test]
     fn what_is_wrong_with_a_text_is_told() {
         for (from, to, wrong) in [
             (".version 6.0", "", "no .version"),

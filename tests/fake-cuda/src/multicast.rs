@@ -20,7 +20,6 @@ use crate::settings::settings;
 use crate::state::{Object, State, state};
 use crate::team::Team;
 use crate::violation::{note, refuse};
-use std::sync::Arc;
 
 /// Checks properties, with a size in multiples of `granularity`.
 fn check(properties: &MulticastProperties, granularity: u64) -> Answer {
@@ -62,17 +61,6 @@ impl State {
         let (memory, imported) = self.memory_of(from)?;
         let shareable = imported || memory.kind.handle_types != 0;
         self.team(raw)?.bind(offset, memory, from_offset, size, shareable)
-    }
-
-    fn bind_address(&mut self, raw: u64, offset: u64, at: u64, size: u64) -> Answer {
-        let wrong = |what: &str| refuse(Code::INVALID_VALUE, format_args!("{size:#x} at {at:#x}: {what}"));
-        let (base, mapping) = self.mapping(at).ok_or_else(|| wrong("nothing is mapped there"))?;
-        let handle = self.handles.get(&mapping.handle).map(|handle| &handle.object);
-        let Some(Object::Memory { memory, imported }) = handle else {
-            return Err(wrong("no memory is mapped there"));
-        };
-        let (memory, shareable) = (Arc::clone(memory), *imported || memory.kind.handle_types != 0);
-        self.team(raw)?.bind(offset, memory, at - base, size, shareable)
     }
 
     fn unbind(&mut self, raw: u64, device: i32, offset: u64, size: u64) -> Answer {
@@ -146,12 +134,6 @@ cuda! {
     fn cuMulticastBindMem(handle: u64, offset: usize, from: u64, from_offset: usize, size: usize, flags: u64) {
         check_flags(flags)?;
         state().bind_memory(handle, offset as u64, from, from_offset as u64, size as u64)
-    }
-
-    /// Binds memory by its address.
-    fn cuMulticastBindAddr(handle: u64, offset: usize, at: u64, size: usize, flags: u64) {
-        check_flags(flags)?;
-        state().bind_address(handle, offset as u64, at, size as u64)
     }
 
     /// Unbinds memory.

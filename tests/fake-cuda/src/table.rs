@@ -42,7 +42,7 @@ functions! {
     range: cuMemGetAddressRange_v2 3020, cuMemGetHandleForAddressRange 11070, cuPointerGetAttribute 4000,
         cuPointerGetAttributes 7000;
     multicast: cuMulticastCreate 12010, cuMulticastAddDevice 12010, cuMulticastBindMem 12010,
-        cuMulticastBindAddr 12010, cuMulticastUnbind 12010, cuMulticastGetGranularity 12010;
+        cuMulticastUnbind 12010, cuMulticastGetGranularity 12010;
     plain: cuMemGetInfo_v2 3020, cuMemAlloc_v2 3020, cuMemFree_v2 3020;
     pinned: cuMemHostAlloc 2020, cuMemFreeHost 2000, cuMemHostRegister_v2 6050, cuMemHostUnregister 4000;
     copy: cuMemcpyHtoD_v2 3020, cuMemcpyDtoH_v2 3020, cuMemcpyDtoD_v2 3020, cuMemcpyHtoDAsync_v2 3020,

@@ -1,7 +1,7 @@
 //! The backend that is chosen at run time: each function returns what the vendor's own backend returns, on the fake driver and on
 //! host memory.
 
-use crate::child::{Case, case, with};
+use crate::child::cases;
 use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm::host::HostConfig;
@@ -15,32 +15,20 @@ use gpu_vmm_testkit::{CaptureMode, TestKit};
 use std::fmt::Debug;
 use std::os::fd::AsFd;
 
-pub(crate) const CASES: &[Case] = &[
-    with(
-        &[("P2P", "higher")],
-        "any_backend_reports_what_the_cuda_backend_reports",
-        any_backend_reports_the_same,
-    ),
-    case("any_backend_reports_what_the_host_backend_reports", any_backend_reports_the_same_on_the_host),
-    with(
-        &[("P2P", "higher"), ("FABRIC", "1")],
-        "any_backend_acts_as_the_cuda_backend",
-        any_backend_acts_as_the_cuda_backend,
-    ),
-    case("any_backend_acts_as_the_host_backend", any_backend_acts_as_the_host_backend),
-    case("any_multicast_refuses_another_vendors_handles", any_multicast_refuses_another_vendors_handles),
-    case("any_backend_is_cudas_if_cuda_was_chosen", any_backend_is_cudas_if_cuda_was_chosen),
-    with(
-        &[("GPUS", "1"), ("FAIL", "cuDeviceTotalMem_v2:1:999")],
-        "the_best_backend_has_a_usable_device",
-        |_| {
+cases! {
+    any_backend_reports_the_same [P2P = "higher"];
+    any_backend_reports_the_hosts_values;
+    any_backend_acts_as_the_cuda_backend [P2P = "higher", FABRIC = "1"];
+    any_backend_acts_as_the_host_backend;
+    any_multicast_refuses_another_vendors_handles;
+    any_backend_has_the_chosen_backend;
+    the_best_backend_has_a_usable_device [GPUS = "1", FAIL = "cuDeviceTotalMem_v2:1:999"] => |_| {
             let unusable = open();
             assert!(unusable.devices().iter().all(|device| device.unusable.is_some()));
             assert_eq!(AnyBackend::open(Vendor::Cuda).unwrap().vendor(), Vendor::Cuda);
             assert_eq!(AnyBackend::open_best().unwrap().vendor(), Vendor::Host);
-        },
-    ),
-];
+        };
+}
 
 const ONE: DeviceId = DeviceId(0);
 const TWO: DeviceId = DeviceId(1);
@@ -109,7 +97,7 @@ fn any_backend_reports_the_same(_: &Cuda) {
     assert!(backend.can_access(ONE, TWO).unwrap() && !backend.can_access(TWO, ONE).unwrap());
 }
 
-fn any_backend_reports_the_same_on_the_host(_: &Cuda) {
+fn any_backend_reports_the_hosts_values(_: &Cuda) {
     let backend = host();
     let own = reported(&backend);
     assert_eq!(reported(&AnyBackend::from(backend.clone())), own);
@@ -340,7 +328,7 @@ fn any_multicast_refuses_another_vendors_handles(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn any_backend_is_cudas_if_cuda_was_chosen(_: &Cuda) {
+fn any_backend_has_the_chosen_backend(_: &Cuda) {
     let backend = open();
     let (chosen, other) = (AnyBackend::from(backend.clone()), AnyBackend::from(host()));
     assert_eq!(chosen.as_cuda().map(Backend::instance), Some(backend.instance()));

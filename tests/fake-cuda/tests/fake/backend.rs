@@ -1,7 +1,7 @@
 //! gpu-vmm-cuda over the fake driver: which drivers it accepts, how the driver's errors reach its users, and that it releases
 //! everything whatever fails.
 
-use crate::child::{Case, case, with};
+use crate::child::{Case, case, cases};
 use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::{
@@ -17,117 +17,80 @@ const DEVICE: DeviceId = DeviceId(0);
 const UNIT: Bytes = Bytes::mib(32);
 
 /// Prints the quirks that the backend lists.
-pub(crate) const QUIRKS: Case = case("quirks", quirks);
+pub(crate) const QUIRKS: Case = case("quirks", &[], quirks);
 
 /// A case with a misspelt setting.
-pub(crate) const MISSPELT: Case = with(&[("GPU", "2")], "misspelt", Cuda::init);
+pub(crate) const MISSPELT: Case = case("misspelt", &[("GPU", "2")], Cuda::init);
 
-pub(crate) const CASES: &[Case] = &[
-    case("it_is_no_nvidia_driver", it_is_no_nvidia_driver),
-    with(&[("VERSION", "11.4")], "a_driver_of_11_4_will_do", a_driver_of_11_4_will_do),
-    with(&[("VERSION", "11.3")], "one_of_11_3_is_too_old", one_of_11_3_is_too_old),
-    with(
-        &[("VERSION", "9.0")],
-        "one_without_virtual_memory_is_too_old",
-        one_without_virtual_memory_is_too_old,
-    ),
-    with(&[("GPUS", "0")], "a_driver_without_a_device_says_so", a_driver_without_a_device_says_so),
-    with(&[("FAIL", "cuDeviceGetCount:1:0")], "a_driver_that_lists_no_device_says_so", |_| {
+cases! {
+    it_is_no_nvidia_driver;
+    driver_of_11_4_is_opened [VERSION = "11.4"];
+    driver_of_11_3_is_refused [VERSION = "11.3"];
+    driver_without_virtual_memory_is_refused [VERSION = "9.0"];
+    driver_without_device_says_so [GPUS = "0"];
+    driver_that_lists_no_device_is_refused [FAIL = "cuDeviceGetCount:1:0"] => |_| {
         let error = CudaBackend::open().unwrap_err();
         assert!(matches!(error.detail(), Detail::NoDevice { .. }), "{error}");
         assert_has(&error.to_string(), &["cuDeviceGetCount returned 0"]);
-    }),
-    with(&[("FAIL", "cuInit:1+:802")], "a_driver_that_is_not_ready_gets_advice", not_ready_gets_advice),
-    with(&[("FAIL", "cuInit:1+:803")], "a_driver_that_does_not_match_gets_advice", mismatch_gets_advice),
-    with(&[("FAIL", "cuInit:1+:804")], "a_library_for_compatibility_gets_advice", |_| {
+    };
+    not_ready_gets_advice [FAIL = "cuInit:1+:802"];
+    mismatch_gets_advice [FAIL = "cuInit:1+:803"];
+    compatibility_library_gets_advice [FAIL = "cuInit:1+:804"] => |_| {
         assert_has(
             &refused(),
             &["CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "take its folder `compat` out of"],
         )
-    }),
-    with(&[("FAIL", "cuDriverGetVersion:1:34")], "a_version_that_is_not_told_has_its_code", |_| {
+    };
+    unknown_driver_version_has_its_code [FAIL = "cuDriverGetVersion:1:34"] => |_| {
         assert_has(&refused(), &["cuDriverGetVersion returned 34; this is the toolkit's stub"]);
-    }),
-    with(&[("FAIL", "cuInit:1:999")], "a_failed_start_is_tried_again", a_failed_start_is_tried_again),
-    with(
-        &[("FAIL", "cuDeviceGetCount:1:999")],
-        "a_failed_count_of_devices_is_an_error",
-        a_failed_list_is_an_error,
-    ),
-    with(
-        &[("FAIL", "cuDeviceGet:2:999")],
-        "a_device_that_is_not_listed_is_an_error",
-        a_failed_list_is_an_error,
-    ),
-    with(&[("FAIL", "cuDeviceGetName:1:999")], "a_device_without_a_name_says_why", a_device_without_a_name),
-    with(&[("FAIL", "cuDeviceTotalMem_v2:1:999")], "a_device_whose_size_is_unknown_is_not_used", |_| {
+    };
+    a_failed_start_is_tried_again [FAIL = "cuInit:1:999"];
+    failed_device_count_is_an_error [FAIL = "cuDeviceGetCount:1:999"] => a_failed_list_is_an_error;
+    failed_device_listing_is_an_error [FAIL = "cuDeviceGet:2:999"] => a_failed_list_is_an_error;
+    a_device_without_a_name [FAIL = "cuDeviceGetName:1:999"];
+    device_of_unknown_size_is_unusable [FAIL = "cuDeviceTotalMem_v2:1:999"] => |_| {
         an_unusable_device(&["cuDeviceTotalMem_v2", "CUDA_ERROR_UNKNOWN (999)"])
-    }),
-    with(&[("FAIL", "cuDeviceGetAttribute:1:999")], "an_answer_that_fails_denies_no_virtual_memory", |_| {
+    };
+    failed_attribute_denies_no_virtual_memory [FAIL = "cuDeviceGetAttribute:1:999"] => |_| {
         let backend = CudaBackend::open().unwrap();
         let device = backend.device(Operation::Open, DEVICE).unwrap();
         assert_eq!((&device.no_virtual_memory, &device.unusable), (&None, &None));
-    }),
-    with(
-        &[("FAIL", "cuMemGetAllocationGranularity:1:999")],
-        "a_device_whose_granularity_is_unknown_is_not_used",
-        |_| an_unusable_device(&["cuMemGetAllocationGranularity", "CUDA_ERROR_UNKNOWN (999)"]),
-    ),
-    with(
-        &[("FAIL", "cuMemGetAllocationGranularity:1:0")],
-        "a_device_whose_granularity_is_no_power_of_two_is_not_used",
-        |_| an_unusable_device(&["cuMemGetAllocationGranularity", "of 0 bytes, which is not a power of two"]),
-    ),
+    };
+    device_of_unknown_granularity_is_unusable [FAIL = "cuMemGetAllocationGranularity:1:999"] =>
+        |_| an_unusable_device(&["cuMemGetAllocationGranularity", "CUDA_ERROR_UNKNOWN (999)"]);
+    device_with_granularity_0_is_unusable [FAIL = "cuMemGetAllocationGranularity:1:0"] =>
+        |_| an_unusable_device(&["cuMemGetAllocationGranularity", "of 0 bytes, which is not a power of two"]);
     // The first call asks whether the device has virtual memory management at all.
-    with(
-        &[("FAIL", "cuDeviceGetAttribute:2:999")],
-        "a_device_whose_attribute_is_unknown_is_not_used",
-        |_| an_unusable_device(&["cuDeviceGetAttribute", "CUDA_ERROR_UNKNOWN (999)"]),
-    ),
-    with(&[("VMM", "0")], "a_device_without_virtual_memory_has_a_reason", a_device_without_virtual_memory),
-    with(&[("FAIL", "cuMemCreate:1:2")], "memory_that_is_short_comes_with_numbers", short_memory_has_numbers),
-    with(&[("MEM_MB", "64")], "so_it_does_without_a_context", short_memory_without_a_context),
-    with(&[("FAIL", "cuMemMap:1:2")], "mapping_that_lacks_memory_comes_with_numbers", |_| {
+    device_with_unknown_attribute_is_unusable [FAIL = "cuDeviceGetAttribute:2:999"] =>
+        |_| an_unusable_device(&["cuDeviceGetAttribute", "CUDA_ERROR_UNKNOWN (999)"]);
+    a_device_without_virtual_memory [VMM = "0"];
+    short_memory_has_numbers [FAIL = "cuMemCreate:1:2"];
+    short_memory_without_a_context [MEM_MB = "64"];
+    mapping_without_memory_has_numbers [FAIL = "cuMemMap:1:2"] => |_| {
         short_growth_has_numbers("cuMemMap");
-    }),
-    with(&[("FAIL", "cuMemSetAccess:1:2")], "access_that_lacks_memory_comes_with_numbers", |_| {
+    };
+    access_without_memory_has_numbers [FAIL = "cuMemSetAccess:1:2"] => |_| {
         short_growth_has_numbers("cuMemSetAccess");
-    }),
-    case("forked_child_of_started_driver_cannot_open", forked_child_cannot_open),
-    with(
-        &[("GPUS", "0")],
-        "forked_child_of_process_without_device_has_none",
-        forked_child_of_process_without_device,
-    ),
-    case("opening_fails_after_driver_has_ended", opening_fails_after_driver),
-    case("driver_works_after_locals_have_ended", driver_works_after_locals),
-    with(&[("FAIL", "cuMemMap:1:999")], "an_answer_has_its_name", an_answer_has_its_name),
-    with(
-        &[("FAIL", "cuMemMap:1:987")],
-        "one_without_a_name_has_its_number",
-        one_without_a_name_has_its_number,
-    ),
-    with(&[("FAIL", "cuStreamSynchronize:1:719")], "a_dead_device_is_told", a_dead_device_is_told),
-    with(&[("FAIL", "cuMemSetAccess:1:2")], "nothing_is_left_where_access_fails", nothing_is_left),
-    with(&[("FAIL", "cuMemMap:1:1")], "nothing_is_left_where_mapping_fails", nothing_is_left),
-    with(&[("FAIL", "cuMemCreate:1:1")], "nothing_is_left_where_creating_fails", nothing_is_left),
-    with(
-        &[("FAIL", "cuMemRelease:1:1")],
-        "a_destructor_that_fails_is_logged",
-        a_destructor_that_fails_is_logged,
-    ),
-    with(
-        &[("FAIL", "cuMemAddressFree:1:1,cuStreamDestroy_v2:1:1")],
-        "addresses_and_streams_that_are_not_given_back_are_logged",
-        addresses_and_streams_that_stay_are_logged,
-    ),
-    case("capabilities_are_found_out_once", capabilities_are_found_out_once),
-    with(&[("P2P", "0")], "a_device_out_of_reach_is_no_peer", a_device_out_of_reach_is_no_peer),
-    with(&[("P2P", "higher")], "a_device_reaches_another_in_one_direction", one_direction),
-    with(&[("WORK_DELAY", "50ms")], "each_call_waits_for_what_it_starts", each_call_waits_for_what_it_starts),
-    case("a_handle_of_another_vendor_is_refused", a_handle_of_another_vendor_is_refused),
-    case("what_ends_after_the_driver_is_no_failure", what_ends_after_the_driver_is_no_failure),
-];
+    };
+    forked_child_cannot_open;
+    forked_child_of_process_without_device [GPUS = "0"];
+    opening_fails_after_driver;
+    driver_works_after_locals;
+    error_has_the_drivers_name [FAIL = "cuMemMap:1:999"];
+    error_without_a_name_has_its_number [FAIL = "cuMemMap:1:987"];
+    dead_device_is_reported [FAIL = "cuStreamSynchronize:1:719"];
+    failed_access_leaves_nothing [FAIL = "cuMemSetAccess:1:2"] => nothing_is_left;
+    failed_mapping_leaves_nothing [FAIL = "cuMemMap:1:1"] => nothing_is_left;
+    failed_creation_leaves_nothing [FAIL = "cuMemCreate:1:1"] => nothing_is_left;
+    a_destructor_that_fails_is_logged [FAIL = "cuMemRelease:1:1"];
+    undestroyed_addresses_and_streams_are_logged [FAIL = "cuMemAddressFree:1:1,cuStreamDestroy_v2:1:1"];
+    capabilities_are_found_out_once;
+    unreachable_device_is_no_peer [P2P = "0"];
+    peer_access_can_be_one_way [P2P = "higher"];
+    calls_wait_for_their_work [WORK_DELAY = "50ms"];
+    a_handle_of_another_vendor_is_refused;
+    ending_after_the_driver_succeeds;
+}
 
 fn open() -> CudaBackend {
     CudaBackend::open().unwrap()
@@ -167,7 +130,7 @@ fn it_is_no_nvidia_driver(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn a_driver_of_11_4_will_do(cuda: &Cuda) {
+fn driver_of_11_4_is_opened(cuda: &Cuda) {
     assert!(!cuda.has("cuMulticastCreate") && !cuda.has("cuMemGetHandleForAddressRange"));
     assert!(cuda.has("cuMemRetainAllocationHandle") && cuda.has("cuLaunchKernel"));
     let backend = open();
@@ -196,16 +159,16 @@ fn a_driver_of_11_4_will_do(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn one_of_11_3_is_too_old(_: &Cuda) {
+fn driver_of_11_3_is_refused(_: &Cuda) {
     assert_has(&refused(), &["libgpu_vmm_fake_cuda.so", "CUDA 11.3; 11.4 is the oldest"]);
 }
 
-fn one_without_virtual_memory_is_too_old(cuda: &Cuda) {
+fn driver_without_virtual_memory_is_refused(cuda: &Cuda) {
     assert!(!cuda.has("cuMemCreate") && cuda.has("cuMemAlloc_v2"));
     assert_has(&refused(), &["CUDA 9.0; 11.4 is the oldest"]);
 }
 
-fn a_driver_without_a_device_says_so(_: &Cuda) {
+fn driver_without_device_says_so(_: &Cuda) {
     // SAFETY: the case's only thread sets it, and nothing reads the environment meanwhile.
     unsafe { std::env::set_var("CUDA_VISIBLE_DEVICES", "none of them") };
     let error = CudaBackend::open().unwrap_err();
@@ -325,21 +288,21 @@ fn failed_growth(backend: &CudaBackend) -> Error {
     error
 }
 
-fn an_answer_has_its_name(_: &Cuda) {
+fn error_has_the_drivers_name(_: &Cuda) {
     let error = failed_growth(&open());
     assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
     let parts = ["cuMemMap", "CUDA_ERROR_UNKNOWN (999)", "unknown error", "(32 MiB), device 0"];
     assert_has(&error.to_string(), &parts);
 }
 
-fn one_without_a_name_has_its_number(_: &Cuda) {
+fn error_without_a_name_has_its_number(_: &Cuda) {
     assert_has(
         &failed_growth(&open()).to_string(),
         &["cuMemMap", "a code without a name in this driver (987)"],
     );
 }
 
-fn a_dead_device_is_told(_: &Cuda) {
+fn dead_device_is_reported(_: &Cuda) {
     let backend = open();
     let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
     region.grow_to(UNIT).unwrap();
@@ -373,7 +336,7 @@ fn a_destructor_that_fails_is_logged(cuda: &Cuda) {
     cuda.release(0x1_0000);
 }
 
-fn addresses_and_streams_that_stay_are_logged(cuda: &Cuda) {
+fn undestroyed_addresses_and_streams_are_logged(cuda: &Cuda) {
     let backend = open();
     // SAFETY: whole units.
     let reservation = unsafe { backend.reserve(UNIT, backend.granularity().into(), None) }.unwrap();
@@ -402,7 +365,7 @@ fn capabilities_are_found_out_once(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn a_device_out_of_reach_is_no_peer(cuda: &Cuda) {
+fn unreachable_device_is_no_peer(cuda: &Cuda) {
     let backend = open();
     let reaches = |device, owner| backend.can_access(device, owner).unwrap();
     assert!(reaches(DEVICE, DEVICE) && !reaches(DEVICE, DeviceId(1)) && !reaches(DeviceId(1), DEVICE));
@@ -416,7 +379,7 @@ fn a_device_out_of_reach_is_no_peer(cuda: &Cuda) {
 }
 
 /// The first device can access memory of the second one, and not the reverse.
-fn one_direction(cuda: &Cuda) {
+fn peer_access_can_be_one_way(cuda: &Cuda) {
     let (backend, other) = (open(), DeviceId(1));
     let grown = |owner, device| {
         let builder = Region::builder(&backend).on(owner).reserve(UNIT);
@@ -435,7 +398,7 @@ fn one_direction(cuda: &Cuda) {
 }
 
 /// Work is slow here, so that a call that does not wait returns before its work is done.
-fn each_call_waits_for_what_it_starts(_: &Cuda) {
+fn calls_wait_for_their_work(_: &Cuda) {
     let backend = open();
     let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
     region.grow_to(UNIT).unwrap();
@@ -471,7 +434,7 @@ fn a_handle_of_another_vendor_is_refused(_: &Cuda) {
 
 /// Static variables of C and C++ programs, and exit handlers, run after the driver has shut down: gpu-vmm calls it no more, and
 /// destructors do nothing.
-fn what_ends_after_the_driver_is_no_failure(cuda: &Cuda) {
+fn ending_after_the_driver_succeeds(cuda: &Cuda) {
     type Left = (PhysicalMemory<CudaBackend>, Box<dyn Pinned>, Box<dyn CopyStream>, CudaBackend);
     static LEFT: Mutex<Option<Left>> = Mutex::new(None);
     extern "C" fn at_exit() {

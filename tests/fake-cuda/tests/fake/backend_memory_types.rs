@@ -1,7 +1,7 @@
 //! gpu-vmm-cuda's memory types over the fake driver: what drivers lack and refuse, and that nothing is left of failed calls.
 //! gpu-vmm-cuda's own tests cover the successful calls; they run over the fake driver too.
 
-use crate::child::{Case, DONE, case, start, with};
+use crate::child::{Case, DONE, case, cases, start};
 use crate::rig::{Cuda, G};
 use gpu_vmm_core::{
     Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, FabricHandle, Feature, Grant,
@@ -13,91 +13,43 @@ use gpu_vmm_cuda::CudaBackend;
 const DEVICE: DeviceId = DeviceId(0);
 const UNIT: Bytes = Bytes::mib(32);
 
-pub(crate) const CASES: &[Case] = &[
-    with(&[("VERSION", "12.1")], "memory_of_the_host_is_of_12_2", memory_of_the_host_is_of_12_2),
-    with(&[("VERSION", "12.2")], "a_driver_of_12_2_has_memory_of_the_host", memory_of_the_host_is_there),
-    with(
-        &[("VERSION", "12.3"), ("FABRIC", "1")],
-        "a_driver_of_12_3_has_fabric_handles",
-        fabric_handles_are_there,
-    ),
-    with(&[("COMPRESSION", "0")], "a_device_that_compresses_nothing", a_device_that_compresses_nothing),
-    with(
-        &[("COMPRESSION", "reported")],
-        "compression_that_is_only_reported_is_missing",
-        compression_that_is_only_reported,
-    ),
-    with(&[("GPUS", "9")], "nine_devices_have_access", nine_devices_have_access),
-    with(&[("VERSION", "12.3")], "an_attribute_that_is_not_known_says_nothing", an_unknown_attribute),
-    with(&[("VERSION", "11.6")], "dma_bufs_are_of_11_7", dma_bufs_are_of_11_7),
-    with(
-        &[("FAIL", "cuMemGetHandleForAddressRange:1+:801")],
-        "dma_bufs_that_are_not_supported_say_so",
-        dma_bufs_that_are_not_supported_say_so,
-    ),
-    with(
-        &[(
-            "FAIL",
-            "cuMemGetAllocationGranularity:3:801, cuMemGetAllocationGranularity:4:800, cuMemGetAllocationGranularity:5:999",
-        )],
-        "a_refused_type_has_no_granularity",
-        a_refused_type_has_no_granularity,
-    ),
-    with(
-        &[("FAIL", "cuMemCreate:1:801, cuMemCreate:2:800, cuMemCreate:3:801, cuMemCreate:4:800")],
-        "only_a_refused_type_is_unsupported",
-        only_a_refused_type_is_unsupported,
-    ),
-    with(
-        &[("FABRIC", "1"), ("FAIL", "cuMemExportToShareableHandle:1+:801")],
-        "a_fabric_handle_that_is_refused_has_both_reasons",
-        a_refused_fabric_handle,
-    ),
-    case("sizes_are_multiples_of_the_minimum", sizes_are_multiples_of_the_minimum),
-    with(
-        &[("FAIL", "cuMemCreate:1:2")],
-        "memory_of_the_host_that_is_short_has_the_hosts_numbers",
-        short_memory_of_the_host,
-    ),
-    with(
-        &[("FAIL", "cuMemMap:1:2")],
-        "memory_of_the_host_that_was_not_mapped_is_not_there",
-        memory_of_the_host_that_was_not_mapped_is_not_there,
-    ),
-    with(
-        &[("FAIL", "cuMemGetAllocationPropertiesFromHandle:1+:999")],
-        "nothing_is_left_where_the_driver_does_not_tell",
-        nothing_is_left_where_the_driver_does_not_tell,
-    ),
-    with(
-        &[("FAIL", "cuMemSetAccess:1+:801")],
-        "a_failed_trial_has_a_reason_and_leaves_nothing",
-        a_failed_trial_has_a_reason_and_leaves_nothing,
-    ),
-    with(
-        &[("FAIL", "cuMemSetAccess:3:801")],
-        "memory_of_the_host_that_the_host_cannot_reach_says_so",
-        memory_that_the_host_cannot_reach,
-    ),
-    case("a_dma_buf_of_the_hosts_memory_is_refused", a_dma_buf_of_the_hosts_memory),
-    case("a_dma_buf_is_not_tried_without_a_context", a_dma_buf_is_not_tried_without_a_context),
-    case("a_dma_buf_is_tried_in_the_programs_context", a_dma_buf_is_tried_in_the_programs_context),
-    case("compressible_memory_without_a_dma_buf_says_so", compressible_memory_without_a_dma_buf_says_so),
-    with(&[("FABRIC", "1")], "what_is_permitted_is_found", what_is_permitted_is_found),
-    with(&[("FABRIC", "1")], "memory_of_another_machine_is_imported", memory_of_another_machine_is_imported),
-    with(
-        &[("FABRIC", "1"), ("VERSION", "13.2")],
-        "memory_that_is_invisible_is_imported",
-        memory_of_another_machine_is_imported,
-    ),
-    case("memory_that_is_not_compressed_says_so", memory_that_is_not_compressed_says_so),
-    case("a_region_of_the_hosts_memory_is_used_by_both", a_region_of_the_hosts_memory_is_used_by_both),
-    case("where_the_hosts_memory_was_is_no_memory_of_the_host", where_the_hosts_memory_was),
-];
+cases! {
+    host_memory_needs_12_2 [VERSION = "12.1"];
+    driver_of_12_2_has_host_memory [VERSION = "12.2"];
+    fabric_handles_are_there [VERSION = "12.3", FABRIC = "1"];
+    a_device_that_compresses_nothing [COMPRESSION = "0"];
+    compression_that_is_only_reported [COMPRESSION = "reported"];
+    nine_devices_have_access [GPUS = "9"];
+    an_unknown_attribute [VERSION = "12.3"];
+    dma_bufs_are_of_11_7 [VERSION = "11.6"];
+    unsupported_dma_bufs_say_so [FAIL = "cuMemGetHandleForAddressRange:1+:801"];
+    a_refused_type_has_no_granularity
+        [FAIL = "cuMemGetAllocationGranularity:3:801, cuMemGetAllocationGranularity:4:800,\
+                  cuMemGetAllocationGranularity:5:999"];
+    only_a_refused_type_is_unsupported
+        [FAIL = "cuMemCreate:1:801, cuMemCreate:2:800, cuMemCreate:3:801, cuMemCreate:4:800"];
+    a_refused_fabric_handle [FABRIC = "1", FAIL = "cuMemExportToShareableHandle:1+:801"];
+    sizes_are_multiples_of_the_minimum;
+    short_memory_of_the_host [FAIL = "cuMemCreate:1:2"];
+    unmapped_host_memory_is_forgotten [FAIL = "cuMemMap:1:2"];
+    unknown_properties_leave_nothing [FAIL = "cuMemGetAllocationPropertiesFromHandle:1+:999"];
+    failed_trial_has_reason_leaves_nothing [FAIL = "cuMemSetAccess:1+:801"];
+    memory_that_the_host_cannot_reach [FAIL = "cuMemSetAccess:3:801"];
+    a_dma_buf_of_the_hosts_memory;
+    dma_buf_trial_needs_a_context;
+    dma_buf_trial_uses_the_programs_context;
+    compressible_memory_says_no_dma_buf;
+    what_is_permitted_is_found [FABRIC = "1"];
+    memory_of_another_machine_is_imported [FABRIC = "1"] => memory_of_another_machine_is_imported;
+    memory_that_is_invisible_is_imported [FABRIC = "1", VERSION = "13.2"] => memory_of_another_machine_is_imported;
+    memory_that_is_not_compressed_says_so;
+    host_memory_region_serves_both;
+    former_host_memory_is_the_devices;
+}
 
 /// The other machine of the case with two.
 pub(crate) const OTHER_MACHINE: Case =
-    with(&[("FABRIC", "1"), ("GPUS", "1")], "the_other_machine", the_other_machine);
+    case("the_other_machine", &[("FABRIC", "1"), ("GPUS", "1")], the_other_machine);
 
 /// The environment variable with the fabric handle, as hexadecimal digits.
 const FABRIC_HANDLE: &str = "GPU_VMM_TEST_FABRIC_HANDLE";
@@ -131,7 +83,7 @@ fn refused(backend: &CudaBackend, properties: Properties) -> String {
     }
 }
 
-fn memory_of_the_host_is_of_12_2(cuda: &Cuda) {
+fn host_memory_needs_12_2(cuda: &Cuda) {
     let backend = open();
     let reason = refused(&backend, on_the_node());
     assert_eq!(reason, "memory of the host came with CUDA 12.2, and the driver is of 12.1");
@@ -143,7 +95,7 @@ fn memory_of_the_host_is_of_12_2(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn memory_of_the_host_is_there(cuda: &Cuda) {
+fn driver_of_12_2_has_host_memory(cuda: &Cuda) {
     let backend = open();
     let memory = PhysicalMemory::create(&backend, UNIT, on_the_node()).unwrap();
     assert_eq!((memory.properties(), cuda.violations()), (on_the_node(), 0));
@@ -269,7 +221,7 @@ fn dma_bufs_are_of_11_7(_: &Cuda) {
     assert_eq!(missing(&backend, Feature::DmaBuf, reason), Evidence::Version);
 }
 
-fn dma_bufs_that_are_not_supported_say_so(_: &Cuda) {
+fn unsupported_dma_bufs_say_so(_: &Cuda) {
     let backend = open();
     let error = dma_buf(&backend, Properties::on(DEVICE));
     assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
@@ -298,7 +250,7 @@ fn short_memory_of_the_host(cuda: &Cuda) {
     assert_eq!(cuda.counts().contexts, 0);
 }
 
-fn nothing_is_left_where_the_driver_does_not_tell(cuda: &Cuda) {
+fn unknown_properties_leave_nothing(cuda: &Cuda) {
     use std::os::fd::AsFd;
     let backend = open();
     let compressible = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE).compressible());
@@ -314,7 +266,7 @@ fn nothing_is_left_where_the_driver_does_not_tell(cuda: &Cuda) {
     assert_eq!((cuda.counts().handles, backend.drop_log().count()), (1, 0));
 }
 
-fn a_failed_trial_has_a_reason_and_leaves_nothing(cuda: &Cuda) {
+fn failed_trial_has_reason_leaves_nothing(cuda: &Cuda) {
     let backend = open();
     // With a context; without one no dma-buf is tried.
     backend.memory_info(DEVICE).unwrap();
@@ -338,7 +290,7 @@ fn memory_that_the_host_cannot_reach(cuda: &Cuda) {
 }
 
 /// Quirk `dma-buf-wants-a-context`; querying capabilities creates none.
-fn a_dma_buf_is_not_tried_without_a_context(cuda: &Cuda) {
+fn dma_buf_trial_needs_a_context(cuda: &Cuda) {
     let backend = open();
     let told = capability(&backend, Feature::DmaBuf);
     assert!(told.available && told.found_by == Evidence::Attribute, "{told:?}");
@@ -346,7 +298,7 @@ fn a_dma_buf_is_not_tried_without_a_context(cuda: &Cuda) {
     assert_eq!((cuda.counts().contexts, cuda.violations()), (0, 0));
 }
 
-fn a_dma_buf_is_tried_in_the_programs_context(cuda: &Cuda) {
+fn dma_buf_trial_uses_the_programs_context(cuda: &Cuda) {
     cuda.init();
     cuda.enter(0);
     let told = capability(&open(), Feature::DmaBuf);
@@ -355,7 +307,7 @@ fn a_dma_buf_is_tried_in_the_programs_context(cuda: &Cuda) {
 }
 
 /// Quirk `compressible-has-no-dma-buf`.
-fn compressible_memory_without_a_dma_buf_says_so(cuda: &Cuda) {
+fn compressible_memory_says_no_dma_buf(cuda: &Cuda) {
     let backend = open();
     let error = dma_buf(&backend, Properties::on(DEVICE).compressible());
     let Detail::Unsupported { reason, .. } = error.detail() else { panic!("{error}") };
@@ -428,7 +380,7 @@ fn memory_that_is_not_compressed_says_so(_: &Cuda) {
     );
 }
 
-fn memory_of_the_host_that_was_not_mapped_is_not_there(cuda: &Cuda) {
+fn unmapped_host_memory_is_forgotten(cuda: &Cuda) {
     let backend = open();
     let hosts = PhysicalMemory::create(&backend, UNIT, on_the_node()).unwrap();
     let own = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
@@ -443,7 +395,7 @@ fn memory_of_the_host_that_was_not_mapped_is_not_there(cuda: &Cuda) {
 }
 
 /// The first half is unmapped, and then has memory of the device.
-fn where_the_hosts_memory_was(cuda: &Cuda) {
+fn former_host_memory_is_the_devices(cuda: &Cuda) {
     let backend = open();
     let host = Grant { device: DeviceId::HOST, access: Access::Read };
     // SAFETY: whole units; each range is mapped or unmapped as a whole, and no work uses it.
@@ -468,7 +420,7 @@ fn where_the_hosts_memory_was(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn a_region_of_the_hosts_memory_is_used_by_both(cuda: &Cuda) {
+fn host_memory_region_serves_both(cuda: &Cuda) {
     let backend = open();
     let mut region = Region::builder(&backend)
         .memory(on_the_node())

@@ -1,6 +1,6 @@
 //! gpu-vmm-cuda over the fake driver: what the errors of calls on contexts, kernels and graphs say, and copies of no bytes.
 
-use crate::child::{Case, case, with};
+use crate::child::cases;
 use crate::failures::{DEVICE, OTHER, logged, open, told, unsupported};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
@@ -14,69 +14,26 @@ use gpu_vmm_testkit::{CaptureMode, TestKit};
 const NONE: DeviceId = DeviceId(7);
 const SIZE: Bytes = Bytes::mib(2);
 
-pub(crate) const CASES: &[Case] = &[
-    with(
-        &[("FAIL", "cuDevicePrimaryCtxRetain:1:2,cuCtxPushCurrent_v2:1:999")],
-        "a_context_that_cannot_be_used_names_itself_or_its_device",
-        a_context_that_cannot_be_used,
-    ),
-    with(
-        &[(
-            "FAIL",
-            "cuCtxGetCurrent:1:999,cuCtxGetDevice:2:999,cuStreamGetCtx:1:999,cuStreamSynchronize:1:999",
-        )],
-        "a_wait_that_fails_names_its_thread_context_or_stream",
-        a_wait_that_fails,
-    ),
-    with(
-        &[("FAIL", "cuModuleLoadDataEx:1:218,cuModuleGetFunction:1:500,cuLaunchKernel:1:999")],
-        "a_kernel_that_fails_names_its_text_function_or_size",
-        a_kernel_that_fails,
-    ),
-    with(
-        &[("FAIL", "cuStreamBeginCapture_v2:1:999,cuGraphLaunch:1:999,cuGraphExecDestroy:1:999")],
-        "a_graph_that_fails_names_its_stream",
-        a_graph_that_fails,
-    ),
-    with(
-        &[("FAIL", "cuCtxCreate_v2:1:2,cuCtxDestroy_v2:1:999")],
-        "a_context_that_is_not_destroyed_is_logged",
-        a_context_that_is_not_destroyed,
-    ),
-    with(
-        &[("FAIL", "cuCtxPopCurrent_v2:1:1")],
-        "a_new_context_that_stays_current_is_destroyed",
-        a_new_context_that_stays_current,
-    ),
-    with(
-        &[("FAIL", "cuCtxPopCurrent_v2:1:700,cuThreadExchangeStreamCaptureMode:2:700")],
-        "what_is_not_restored_on_a_lost_device_is_not_logged",
-        what_is_not_restored_on_a_lost_device,
-    ),
-    with(
-        &[("FAIL", "cuDeviceTotalMem_v2:1:999")],
-        "a_device_that_cannot_be_used_has_no_other_contexts",
-        a_device_that_cannot_be_used,
-    ),
-    with(
-        &[("FAIL", "cuMemGetHandleForAddressRange:1:1")],
-        "a_dma_buf_that_fails_names_its_range",
-        a_dma_buf_that_fails,
-    ),
-    with(
-        &[("FAIL", "cuMemcpyHtoD_v2:1+:1,cuMemcpyDtoH_v2:1+:1,cuMemcpyDtoD_v2:1+:1,cuMemsetD8_v2:1+:1")],
-        "copies_of_no_bytes_do_not_call_the_driver",
-        copies_of_no_bytes_do_not_call_the_driver,
-    ),
-    with(
-        &[("FABRIC", "1"), ("FAIL", "cuMemExportToShareableHandle:1:999")],
-        "a_fabric_handle_that_is_not_exported_names_the_memory",
-        a_fabric_handle_that_is_not_exported,
-    ),
-    case("handles_of_another_system_are_refused", handles_of_another_system),
-    case("a_device_that_is_not_there_has_no_streams_and_contexts", a_device_that_is_not_there),
-    case("an_event_names_the_device_of_a_foreign_stream", an_event_names_the_device_of_a_foreign_stream),
-];
+cases! {
+    unusable_context_names_itself [FAIL = "cuDevicePrimaryCtxRetain:1:2,cuCtxPushCurrent_v2:1:999"];
+    failed_wait_names_its_context
+        [FAIL = "cuCtxGetCurrent:1:999,cuCtxGetDevice:2:999,cuStreamGetCtx:1:999,cuStreamSynchronize:1:999"];
+    failed_kernel_names_its_function
+        [FAIL = "cuModuleLoadDataEx:1:218,cuModuleGetFunction:1:500,cuLaunchKernel:1:999"];
+    failed_graph_names_its_stream
+        [FAIL = "cuStreamBeginCapture_v2:1:999,cuGraphLaunch:1:999,cuGraphExecDestroy:1:999"];
+    undestroyed_context_is_logged [FAIL = "cuCtxCreate_v2:1:2,cuCtxDestroy_v2:1:999"];
+    new_context_left_current_is_destroyed [FAIL = "cuCtxPopCurrent_v2:1:1"];
+    lost_device_logs_no_unrestored_state [FAIL = "cuCtxPopCurrent_v2:1:700,cuThreadExchangeStreamCaptureMode:2:700"];
+    unusable_device_has_no_other_contexts [FAIL = "cuDeviceTotalMem_v2:1:999"];
+    failed_dma_buf_names_its_range [FAIL = "cuMemGetHandleForAddressRange:1:1"];
+    empty_copies_call_no_driver
+        [FAIL = "cuMemcpyHtoD_v2:1+:1,cuMemcpyDtoH_v2:1+:1,cuMemcpyDtoD_v2:1+:1,cuMemsetD8_v2:1+:1"];
+    failed_fabric_export_names_the_memory [FABRIC = "1", FAIL = "cuMemExportToShareableHandle:1:999"];
+    foreign_handle_types_are_refused;
+    missing_device_has_no_streams;
+    event_names_the_foreign_streams_device;
+}
 
 fn region(backend: &CudaBackend) -> Region<CudaBackend> {
     let mut region = Region::builder(backend).on(DEVICE).reserve(SIZE).build().unwrap();
@@ -84,7 +41,7 @@ fn region(backend: &CudaBackend) -> Region<CudaBackend> {
     region
 }
 
-fn a_context_that_cannot_be_used(_: &Cuda) {
+fn unusable_context_names_itself(_: &Cuda) {
     let backend = open();
     let context = "device 1".to_owned();
     assert_eq!(
@@ -98,7 +55,7 @@ fn a_context_that_cannot_be_used(_: &Cuda) {
 }
 
 /// The second `cuCtxGetDevice` is that for the thread's current context.
-fn a_wait_that_fails(cuda: &Cuda) {
+fn failed_wait_names_its_context(cuda: &Cuda) {
     let backend = open();
     let own = backend.own_stream(DEVICE).unwrap();
     let waited = told(backend.synchronize(DEVICE));
@@ -117,7 +74,7 @@ fn a_wait_that_fails(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn a_kernel_that_fails(cuda: &Cuda) {
+fn failed_kernel_names_its_function(cuda: &Cuda) {
     let backend = open();
     let mut region = region(&backend);
     let mut write = || region.write_pattern(DEVICE, Bytes::ZERO, SIZE, 1);
@@ -132,7 +89,7 @@ fn a_kernel_that_fails(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn a_graph_that_fails(cuda: &Cuda) {
+fn failed_graph_names_its_stream(cuda: &Cuda) {
     let backend = open();
     let own = backend.own_stream(DEVICE).unwrap();
     // SAFETY: the capture is ended below.
@@ -156,7 +113,7 @@ fn a_graph_that_fails(cuda: &Cuda) {
     cuda.ok("cuEventDestroy_v2", &[next]);
 }
 
-fn a_context_that_is_not_destroyed(cuda: &Cuda) {
+fn undestroyed_context_is_logged(cuda: &Cuda) {
     let backend = open();
     let made = told(backend.stream_elsewhere(DEVICE).map(drop));
     assert_eq!(made, (Operation::CreateContext, "cuCtxCreate_v2", "device 0".to_owned()));
@@ -165,7 +122,7 @@ fn a_context_that_is_not_destroyed(cuda: &Cuda) {
     assert_eq!((cuda.counts().contexts, cuda.counts().streams), (1, 0));
 }
 
-fn a_new_context_that_stays_current(cuda: &Cuda) {
+fn new_context_left_current_is_destroyed(cuda: &Cuda) {
     let backend = open();
     let (operation, call, context) = told(backend.stream_elsewhere(DEVICE).map(drop));
     assert_eq!((operation, call), (Operation::CreateContext, "cuCtxPopCurrent_v2"));
@@ -174,7 +131,7 @@ fn a_new_context_that_stays_current(cuda: &Cuda) {
 }
 
 /// The call under the guard has reported the loss.
-fn what_is_not_restored_on_a_lost_device(cuda: &Cuda) {
+fn lost_device_logs_no_unrestored_state(cuda: &Cuda) {
     let backend = open();
     backend.memory_info(DEVICE).unwrap();
     assert_ne!(cuda.get("cuCtxPopCurrent_v2", &[]), 0, "the call did nothing");
@@ -182,14 +139,14 @@ fn what_is_not_restored_on_a_lost_device(cuda: &Cuda) {
     assert_eq!(backend.drop_log().count(), 0);
 }
 
-fn a_device_that_cannot_be_used(cuda: &Cuda) {
+fn unusable_device_has_no_other_contexts(cuda: &Cuda) {
     let backend = open();
     let error = backend.stream_elsewhere(DEVICE).map(drop).unwrap_err();
     assert!(error.to_string().contains("cuDeviceTotalMem_v2"), "{error}");
     assert_eq!((error.operation(), cuda.counts().contexts), (Operation::CreateContext, 0));
 }
 
-fn a_dma_buf_that_fails(_: &Cuda) {
+fn failed_dma_buf_names_its_range(_: &Cuda) {
     let backend = open();
     let region = region(&backend);
     let range = AddressRange { base: region.address(), size: SIZE }.to_string();
@@ -198,7 +155,7 @@ fn a_dma_buf_that_fails(_: &Cuda) {
 }
 
 /// As for a slice without elements, the address need not be mapped.
-fn copies_of_no_bytes_do_not_call_the_driver(cuda: &Cuda) {
+fn empty_copies_call_no_driver(cuda: &Cuda) {
     let (backend, at) = (open(), Address(1 << 21));
     // SAFETY: no byte is read or written.
     unsafe {
@@ -210,7 +167,7 @@ fn copies_of_no_bytes_do_not_call_the_driver(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn a_fabric_handle_that_is_not_exported(_: &Cuda) {
+fn failed_fabric_export_names_the_memory(_: &Cuda) {
     let properties = Properties::on(OTHER).exported_as(HandleTypes::FABRIC);
     let memory = PhysicalMemory::create(&open(), SIZE, properties).unwrap();
     let exported = told(memory.export_fabric());
@@ -219,7 +176,7 @@ fn a_fabric_handle_that_is_not_exported(_: &Cuda) {
 }
 
 /// Neither creating nor importing reaches the driver.
-fn handles_of_another_system(cuda: &Cuda) {
+fn foreign_handle_types_are_refused(cuda: &Cuda) {
     use std::os::fd::AsFd;
     let (backend, properties) = (open(), Properties::on(DEVICE).exported_as(HandleTypes::WIN32));
     let reason = HandleTypes::WIN32.missing_here().unwrap();
@@ -233,7 +190,7 @@ fn handles_of_another_system(cuda: &Cuda) {
     assert_eq!((memory.properties().handle_types.is_empty(), cuda.violations()), (true, 0));
 }
 
-fn a_device_that_is_not_there(cuda: &Cuda) {
+fn missing_device_has_no_streams(cuda: &Cuda) {
     let backend = open();
     let own = backend.own_stream(DEVICE).unwrap();
     let context = cuda.enter(0);
@@ -254,7 +211,7 @@ fn a_device_that_is_not_there(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn an_event_names_the_device_of_a_foreign_stream(_: &Cuda) {
+fn event_names_the_foreign_streams_device(_: &Cuda) {
     let backend = open();
     let (mut event, foreign) = (backend.event(DEVICE).unwrap(), backend.own_stream(OTHER).unwrap());
     let error = event.record(foreign.stream()).unwrap_err();

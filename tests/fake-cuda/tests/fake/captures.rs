@@ -1,18 +1,12 @@
-//! Captures: which calls invalidate which of them, and the graphs that they create.
+//! Captures: which calls invalidate which of them, as measured. The conformance suite launches graphs.
 
-use crate::child::{Case, case, with};
-use crate::rig::{Cuda, G, ILLEGAL_ADDRESS, INVALID_VALUE, NOT_READY};
+use crate::child::cases;
+use crate::rig::{Cuda, G};
 use std::thread;
 
-pub(crate) const CASES: &[Case] = &[
-    case("each_call_spoils_what_was_measured", each_call_spoils_what_was_measured),
-    case("the_default_stream_tells_of_blocking_captures", the_default_stream_tells_of_blocking_captures),
-    case("a_graph_does_what_was_captured_at_each_launch", a_graph_does_what_was_captured_at_each_launch),
-    case("a_launch_can_be_captured", a_launch_can_be_captured),
-    case("unknown_graphs_are_refused", unknown_graphs_are_refused),
-    with(&[("WORK_DELAY", "50ms")], "unmapping_under_a_graph_is_a_fault", unmapping_under_a_graph_is_a_fault),
-    with(&[("WORK_DELAY", "50ms")], "contexts_wait_for_their_own_work", contexts_wait_for_their_own_work),
-];
+cases! {
+    each_call_spoils_what_was_measured;
+}
 
 const GLOBAL: u32 = 0;
 const THREAD_LOCAL: u32 = 1;
@@ -193,148 +187,5 @@ fn each_call_spoils_what_was_measured(cuda: &Cuda) {
     cuda.ok("cuEventDestroy_v2", &[event]);
     cuda.ok("cuStreamDestroy_v2", &[stream]);
     cuda.take_away(has.base, G);
-    cuda.ok("cuCtxDestroy_v2", &[other]);
-}
-
-fn the_default_stream_tells_of_blocking_captures(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let event = cuda.get("cuEventCreate", &[DISABLE_TIMING]);
-    let blocking = cuda.get("cuStreamCreate", &[0]);
-    let mut state = 0u32;
-    let asked = [0, (&raw mut state).addr()];
-    cuda.ok("cuStreamBeginCapture_v2", &[blocking, GLOBAL as usize]);
-    cuda.answers("cuStreamIsCapturing", &asked, IMPLICIT);
-    cuda.answers("cuStreamIsCapturing", &[1, asked[1]], IMPLICIT);
-    // The query does not use the stream, and invalidates nothing.
-    cuda.ok("cuGraphDestroy", &[end(cuda, blocking).unwrap()]);
-    cuda.ok("cuStreamIsCapturing", &asked);
-    // Each use does.
-    let uses: [(&str, &[usize]); 4] = [
-        ("cuEventRecord", &[event, 0]),
-        ("cuStreamWaitEvent", &[0, event, 0]),
-        ("cuStreamSynchronize", &[0]),
-        ("cuStreamQuery", &[1]),
-    ];
-    for (call, arguments) in uses {
-        cuda.ok("cuStreamBeginCapture_v2", &[blocking, RELAXED as usize]);
-        in_mode(cuda, RELAXED, || cuda.answers(call, arguments, IMPLICIT));
-        assert_eq!(end(cuda, blocking), Err(INVALIDATED), "{call}");
-    }
-    // The thread's own default stream blocks as well. Another context's default stream does not report it.
-    cuda.ok("cuStreamBeginCapture_v2", &[2, RELAXED as usize]);
-    cuda.answers("cuStreamIsCapturing", &asked, IMPLICIT);
-    let mut popped = 0usize;
-    let other = cuda.get("cuCtxCreate_v2", &[0, 0]);
-    cuda.ok("cuStreamIsCapturing", &asked);
-    cuda.ok("cuCtxPopCurrent_v2", &[(&raw mut popped).addr()]);
-    cuda.ok("cuGraphDestroy", &[end(cuda, 2).unwrap()]);
-    cuda.ok("cuEventDestroy_v2", &[event]);
-    cuda.ok("cuStreamDestroy_v2", &[blocking]);
-    cuda.ok("cuCtxDestroy_v2", &[other]);
-}
-
-/// Captures a graph that fills a granule with a memset, and its first half with a kernel.
-fn graph(cuda: &Cuda, stream: usize, base: usize, write: usize, seed: u64) -> usize {
-    cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED as usize]);
-    cuda.ok("cuMemsetD8Async", &[base, 7, G, stream]);
-    cuda.launch(write, stream, &[base as u64, G as u64 / 16, seed]);
-    let graph = end(cuda, stream).unwrap();
-    let exec = cuda.get("cuGraphInstantiateWithFlags", &[graph, 0]);
-    cuda.ok("cuGraphDestroy", &[graph]);
-    exec
-}
-
-fn bytes(cuda: &Cuda, at: usize) -> [u8; 8] {
-    let mut bytes = [0; 8];
-    cuda.ok("cuMemcpyDtoH_v2", &[bytes.as_mut_ptr().addr(), at, bytes.len()]);
-    bytes
-}
-
-fn a_graph_does_what_was_captured_at_each_launch(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let (write, _) = cuda.kernels();
-    let (base, stream) = (cuda.mapped(G), cuda.get("cuStreamCreate", &[NON_BLOCKING]));
-    let exec = graph(cuda, stream, base, write, 3);
-    assert_eq!(cuda.counts().graphs, 1);
-    let word = 3u64.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let first = (word ^ (word >> 32)).to_le_bytes();
-    for _ in 0..2 {
-        cuda.ok("cuMemsetD8_v2", &[base, 0, G]);
-        cuda.ok("cuStreamSynchronize", &[0]);
-        assert_eq!((bytes(cuda, base), bytes(cuda, base + G / 2)), ([0; 8], [0; 8]));
-        cuda.ok("cuGraphLaunch", &[exec, stream]);
-        cuda.ok("cuStreamSynchronize", &[stream]);
-        assert_eq!((bytes(cuda, base), bytes(cuda, base + G / 2)), (first, [7; 8]));
-    }
-    cuda.ok("cuGraphExecDestroy", &[exec]);
-    cuda.ok("cuStreamDestroy_v2", &[stream]);
-    cuda.take_away(base, G);
-}
-
-fn a_launch_can_be_captured(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let (write, _) = cuda.kernels();
-    let (base, stream) = (cuda.mapped(G), cuda.get("cuStreamCreate", &[NON_BLOCKING]));
-    let inner = graph(cuda, stream, base, write, 3);
-    cuda.ok("cuMemsetD8_v2", &[base, 0, G]);
-    cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED as usize]);
-    cuda.ok("cuGraphLaunch", &[inner, stream]);
-    let outer = end(cuda, stream).unwrap();
-    let exec = cuda.get("cuGraphInstantiateWithFlags", &[outer, 0]);
-    cuda.ok("cuStreamSynchronize", &[stream]);
-    assert_eq!(bytes(cuda, base + G / 2), [0; 8], "it has already run");
-    cuda.ok("cuGraphLaunch", &[exec, stream]);
-    cuda.ok("cuStreamSynchronize", &[stream]);
-    assert_eq!(bytes(cuda, base + G / 2), [7; 8]);
-    cuda.ok("cuGraphDestroy", &[outer]);
-    [exec, inner].iter().for_each(|exec| cuda.ok("cuGraphExecDestroy", &[*exec]));
-    cuda.ok("cuStreamDestroy_v2", &[stream]);
-    cuda.take_away(base, G);
-}
-
-fn unknown_graphs_are_refused(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let mut exec = 0usize;
-    cuda.refuses("cuGraphInstantiateWithFlags", &[(&raw mut exec).addr(), 0x10, 0], INVALID_VALUE);
-    cuda.refuses("cuGraphLaunch", &[0x10, 0], INVALID_VALUE);
-    cuda.refuses("cuGraphDestroy", &[0x10], INVALID_VALUE);
-    cuda.refuses("cuGraphExecDestroy", &[0x10], INVALID_VALUE);
-}
-
-fn unmapping_under_a_graph_is_a_fault(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let (write, _) = cuda.kernels();
-    let (base, stream) = (cuda.mapped(G), cuda.get("cuStreamCreate", &[NON_BLOCKING]));
-    let exec = graph(cuda, stream, base, write, 3);
-    cuda.ok("cuGraphLaunch", &[exec, stream]);
-    cuda.take_away(base, G);
-    cuda.answers("cuStreamSynchronize", &[stream], ILLEGAL_ADDRESS);
-    cuda.answers("cuCtxSynchronize", &[], ILLEGAL_ADDRESS);
-    cuda.ok("cuGraphExecDestroy", &[exec]);
-    cuda.ok("cuDevicePrimaryCtxRelease_v2", &[0]);
-}
-
-fn contexts_wait_for_their_own_work(cuda: &Cuda) {
-    cuda.init();
-    let primary = cuda.enter(0);
-    let base = cuda.mapped(G);
-    let stream = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
-    cuda.ok("cuMemsetD8Async", &[base, 1, G, stream]);
-    let mut popped = 0usize;
-    let other = cuda.get("cuCtxCreate_v2", &[0, 0]);
-    cuda.ok("cuCtxSynchronize", &[]);
-    cuda.ok("cuCtxPopCurrent_v2", &[(&raw mut popped).addr()]);
-    assert_eq!(popped, other);
-    cuda.answers("cuStreamQuery", &[stream], NOT_READY);
-    cuda.ok("cuCtxSynchronize", &[]);
-    cuda.ok("cuStreamQuery", &[stream]);
-    assert_eq!(cuda.get("cuCtxGetCurrent", &[]), primary);
-    cuda.ok("cuStreamDestroy_v2", &[stream]);
-    cuda.take_away(base, G);
     cuda.ok("cuCtxDestroy_v2", &[other]);
 }

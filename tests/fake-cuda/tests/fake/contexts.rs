@@ -1,6 +1,6 @@
 //! gpu-vmm-cuda in several contexts of a device, and during captures.
 
-use crate::child::{Case, case, with};
+use crate::child::cases;
 use crate::rig::Cuda;
 use gpu_vmm_core::{
     Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, MemoryCalls, Region, Result, Stream,
@@ -10,38 +10,22 @@ use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{CaptureMode, TestKit, WorkStream};
 use std::thread;
 
-const DELAY: &[(&str, &str)] = &[("WORK_DELAY", "100ms")];
-
-pub(crate) const CASES: &[Case] = &[
-    with(DELAY, "the_primary_context_is_waited_for", the_primary_context_is_waited_for),
-    with(DELAY, "an_attached_context_is_waited_for", an_attached_context_is_waited_for),
-    with(DELAY, "the_current_context_is_waited_for", the_current_context_is_waited_for),
-    with(DELAY, "default_streams_are_those_of_all_contexts", default_streams_are_those_of_all_contexts),
-    with(DELAY, "an_event_marks_all_default_streams", an_event_marks_all_default_streams),
-    with(DELAY, "an_event_holds_all_default_streams", an_event_holds_all_default_streams),
-    with(DELAY, "dropping_a_backend_waits_for_who_waits", dropping_a_backend_waits_for_who_waits),
-    case("a_context_is_left_alone_once_its_backend_is_gone", a_context_is_left_alone),
-    case("another_contexts_death_is_not_the_devices", another_contexts_death_is_not_the_devices),
-    case("a_destroyed_context_that_is_current_is_no_trouble", a_destroyed_context_that_is_current),
-    with(
-        &[("FAIL", "cuStreamIsCapturing:1:201,cuStreamIsCapturing:3:400,cuStreamIsCapturing:5:709")],
-        "a_stream_is_asked_in_its_own_context_if_the_current_one_is_in_the_way",
-        a_stream_is_asked_in_its_own_context,
-    ),
-    with(
-        &[("FAIL", "cuStreamIsCapturing:1:201,cuStreamGetCtx:1:901")],
-        "a_stream_whose_context_is_not_told_for_its_capture_captures",
-        a_stream_whose_context_is_not_told,
-    ),
-    case("each_device_has_its_own_context", each_device_has_its_own_context),
-    case("kernels_leave_a_context_with_their_backend", kernels_leave_a_context),
-    with(DELAY, "whichever_context_is_current_stays_so", whichever_context_is_current_stays_so),
-    case("dma_bufs_are_made_in_the_owners_context", dma_bufs_are_made_in_the_owners_context),
-    case("a_blocking_capture_is_seen_and_goes_on", a_blocking_capture_is_seen_and_goes_on),
-    case("a_blocking_capture_in_another_context_is_seen", a_blocking_capture_elsewhere_is_seen),
-    case("no_question_spoils_a_capture", no_question_spoils_a_capture),
-    case("an_unannounced_capture_is_spoilt_and_told", an_unannounced_capture_is_spoilt_and_told),
-];
+cases! {
+    an_event_marks_all_default_streams [WORK_DELAY = "100ms"];
+    an_event_holds_all_default_streams [WORK_DELAY = "100ms"];
+    dropping_a_backend_waits_for_waiters [WORK_DELAY = "100ms"];
+    dropped_backends_context_is_left_alone;
+    destroyed_current_context_is_harmless;
+    stream_is_queried_in_its_context
+        [FAIL = "cuStreamIsCapturing:1:201,cuStreamIsCapturing:3:400,cuStreamIsCapturing:5:709"];
+    stream_of_unknown_context_captures [FAIL = "cuStreamIsCapturing:1:201,cuStreamGetCtx:1:901"];
+    each_device_has_its_own_context;
+    kernels_end_with_their_backend;
+    current_context_stays_current [WORK_DELAY = "100ms"];
+    dma_bufs_use_the_owners_context;
+    blocking_capture_is_seen_and_continues;
+    blocking_capture_elsewhere_is_seen;
+}
 
 const DEVICE: DeviceId = DeviceId(0);
 const OTHER: DeviceId = DeviceId(1);
@@ -87,50 +71,6 @@ fn attach(backend: &CudaBackend, stream: &dyn WorkStream) -> CudaBackend {
     unsafe { backend.open_in_context_of(DEVICE, stream) }.unwrap()
 }
 
-fn the_primary_context_is_waited_for(_: &Cuda) {
-    let backend = open();
-    let (memory, own, other) =
-        (plain(&backend, DEVICE), backend.own_stream(DEVICE).unwrap(), elsewhere(&backend));
-    let attached = attach(&backend, &*other);
-    start(&backend, DEVICE, own.stream(), &memory);
-    assert!(!own.is_done().unwrap());
-    attached.synchronize(DEVICE).unwrap();
-    assert!(own.is_done().unwrap());
-}
-
-fn an_attached_context_is_waited_for(_: &Cuda) {
-    let backend = open();
-    let (memory, other) = (plain(&backend, DEVICE), elsewhere(&backend));
-    let attached = attach(&backend, &*other);
-    start(&backend, DEVICE, other.stream(), &memory);
-    // Other devices' contexts are not concerned.
-    backend.synchronize(OTHER).unwrap();
-    assert!(!other.is_done().unwrap());
-    backend.synchronize(DEVICE).unwrap();
-    assert!(other.is_done().unwrap());
-    // Two backends share a context: it is waited for until the last of them is dropped.
-    drop(attach(&backend, &*other));
-    start(&backend, DEVICE, other.stream(), &memory);
-    backend.synchronize(DEVICE).unwrap();
-    assert!(other.is_done().unwrap());
-    drop(attached);
-    // Contexts unknown to the backend are not waited for, as documented.
-    start(&backend, DEVICE, other.stream(), &memory);
-    backend.synchronize(DEVICE).unwrap();
-    assert!(!other.is_done().unwrap());
-    drop(other);
-}
-
-fn the_current_context_is_waited_for(_: &Cuda) {
-    let backend = open();
-    let (memory, other) = (plain(&backend, DEVICE), elsewhere(&backend));
-    start(&backend, DEVICE, other.stream(), &memory);
-    inside(&backend, &*other, || backend.synchronize(OTHER)).unwrap();
-    assert!(!other.is_done().unwrap());
-    inside(&backend, &*other, || backend.synchronize(DEVICE)).unwrap();
-    assert!(other.is_done().unwrap());
-}
-
 /// Starts work on the default stream of the context that another backend was opened with.
 fn default_work<'a>(backend: &'a CudaBackend, attached: &CudaBackend) -> Plain<'a> {
     let memory = plain(backend, DEVICE);
@@ -141,19 +81,6 @@ fn default_work<'a>(backend: &'a CudaBackend, attached: &CudaBackend) -> Plain<'
 fn is_done(backend: &CudaBackend, at: &Plain<'_>) -> bool {
     // SAFETY: the memory is mapped; the check queues a kernel on the other context's default stream, which waits for nothing.
     unsafe { backend.count_wrong(DEVICE, at.2, SIZE, 1) }.unwrap() == 0
-}
-
-fn default_streams_are_those_of_all_contexts(_: &Cuda) {
-    let backend = open();
-    let other = elsewhere(&backend);
-    let attached = attach(&backend, &*other);
-    let memory = default_work(&backend, &attached);
-    backend.synchronize_stream(OTHER, Stream::DEFAULT).unwrap();
-    let mut event = attached.event(DEVICE).unwrap();
-    event.record(Stream::DEFAULT).unwrap();
-    assert!(!event.is_done().unwrap(), "another device's default stream was waited for");
-    backend.synchronize_stream(DEVICE, Stream::DEFAULT).unwrap();
-    assert!(is_done(&backend, &memory));
 }
 
 fn an_event_marks_all_default_streams(cuda: &Cuda) {
@@ -201,7 +128,7 @@ fn an_event_holds_all_default_streams(cuda: &Cuda) {
     drop(attached);
 }
 
-fn dropping_a_backend_waits_for_who_waits(cuda: &Cuda) {
+fn dropping_a_backend_waits_for_waiters(cuda: &Cuda) {
     let backend = open();
     let (memory, other) = (plain(&backend, DEVICE), elsewhere(&backend));
     let attached = attach(&backend, &*other);
@@ -216,7 +143,7 @@ fn dropping_a_backend_waits_for_who_waits(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn a_context_is_left_alone(cuda: &Cuda) {
+fn dropped_backends_context_is_left_alone(cuda: &Cuda) {
     let backend = open();
     let other = elsewhere(&backend);
     drop(attach(&backend, &*other));
@@ -227,31 +154,7 @@ fn a_context_is_left_alone(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn another_contexts_death_is_not_the_devices(cuda: &Cuda) {
-    let backend = open();
-    let (own, other) = (backend.own_stream(DEVICE).unwrap(), elsewhere(&backend));
-    let attached = attach(&backend, &*other);
-    // A kernel in the other context that faults.
-    // SAFETY: nothing is mapped there: the fault is intended, and ends the other context alone.
-    unsafe { backend.start_pattern_on(DEVICE, other.stream(), Address(1 << 21), SIZE, 1, 1) }.unwrap();
-    let lost =
-        |answer: Result<()>| matches!(answer.as_ref().map_err(Error::detail), Err(Detail::DeviceLost { .. }));
-    assert!(lost(attached.synchronize(DEVICE)));
-    let memory = plain(&backend, DEVICE);
-    start(&backend, DEVICE, own.stream(), &memory);
-    backend.synchronize(DEVICE).unwrap();
-    assert!(own.is_done().unwrap());
-    // Its owner's wait still covers the living context.
-    start(&backend, DEVICE, own.stream(), &memory);
-    assert!(lost(attached.synchronize(DEVICE)) && own.is_done().unwrap());
-    let mut event = backend.event(DEVICE).unwrap();
-    event.record(Stream::DEFAULT).unwrap();
-    event.wait().unwrap();
-    drop((attached, other));
-    assert_eq!(cuda.violations(), 0);
-}
-
-fn a_destroyed_context_that_is_current(cuda: &Cuda) {
+fn destroyed_current_context_is_harmless(cuda: &Cuda) {
     let backend = open();
     thread::scope(|scope| {
         let (context, name) = std::sync::mpsc::channel();
@@ -269,7 +172,7 @@ fn a_destroyed_context_that_is_current(cuda: &Cuda) {
 }
 
 /// The thread's current context is invalid, is another one, or was destroyed.
-fn a_stream_is_asked_in_its_own_context(cuda: &Cuda) {
+fn stream_is_queried_in_its_context(cuda: &Cuda) {
     let backend = open();
     let own = backend.own_stream(DEVICE).unwrap();
     for _ in 0..3 {
@@ -278,7 +181,7 @@ fn a_stream_is_asked_in_its_own_context(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn a_stream_whose_context_is_not_told(cuda: &Cuda) {
+fn stream_of_unknown_context_captures(cuda: &Cuda) {
     let backend = open();
     let own = backend.own_stream(DEVICE).unwrap();
     assert!(backend.is_capturing(own.stream()).unwrap());
@@ -299,7 +202,7 @@ fn each_device_has_its_own_context(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn kernels_leave_a_context(cuda: &Cuda) {
+fn kernels_end_with_their_backend(cuda: &Cuda) {
     let backend = open();
     let (memory, other) = (plain(&backend, DEVICE), elsewhere(&backend));
     let attached = attach(&backend, &*other);
@@ -312,7 +215,7 @@ fn kernels_leave_a_context(cuda: &Cuda) {
 }
 
 /// The current context is one of the program's own on the device, another device's primary one, or none.
-fn whichever_context_is_current_stays_so(cuda: &Cuda) {
+fn current_context_stays_current(cuda: &Cuda) {
     let backend = open();
     let (memory, own) = (plain(&backend, DEVICE), backend.own_stream(DEVICE).unwrap());
     let mut event = backend.event(DEVICE).unwrap();
@@ -348,7 +251,7 @@ fn whichever_context_is_current_stays_so(cuda: &Cuda) {
 }
 
 /// A region of one device holds memory of another. Nothing before the export needs a context.
-fn dma_bufs_are_made_in_the_owners_context(cuda: &Cuda) {
+fn dma_bufs_use_the_owners_context(cuda: &Cuda) {
     let backend = open();
     let mut region = Region::builder(&backend).on(DEVICE).reserve(SIZE).build().unwrap();
     region.grow_to_on(OTHER, SIZE).unwrap();
@@ -368,7 +271,7 @@ fn capture(backend: &CudaBackend, stream: &dyn WorkStream, mode: CaptureMode) {
     unsafe { backend.begin_capture(DEVICE, stream.stream(), mode) }.unwrap();
 }
 
-fn a_blocking_capture_is_seen_and_goes_on(cuda: &Cuda) {
+fn blocking_capture_is_seen_and_continues(cuda: &Cuda) {
     let backend = open();
     let (memory, stream) = (plain(&backend, DEVICE), backend.blocking_stream(DEVICE).unwrap());
     let mut event = backend.event(DEVICE).unwrap();
@@ -412,7 +315,7 @@ fn a_blocking_capture_is_seen_and_goes_on(cuda: &Cuda) {
 }
 
 /// The default stream belongs to each context: a capture in one of them is in the way, and goes on.
-fn a_blocking_capture_elsewhere_is_seen(cuda: &Cuda) {
+fn blocking_capture_elsewhere_is_seen(cuda: &Cuda) {
     let backend = open();
     let (stream, other) = (backend.blocking_stream(DEVICE).unwrap(), elsewhere(&backend));
     let attached = attach(&backend, &*other);
@@ -430,53 +333,4 @@ fn a_blocking_capture_elsewhere_is_seen(cuda: &Cuda) {
     drop(backend.end_capture(DEVICE, stream.stream()).unwrap());
     drop((event, attached));
     assert_eq!(cuda.violations(), 0);
-}
-
-fn no_question_spoils_a_capture(cuda: &Cuda) {
-    let backend = open();
-    let [captured, own] = [(); 2].map(|()| backend.own_stream(DEVICE).unwrap());
-    let mut event = backend.event(DEVICE).unwrap();
-    let asks = || {
-        event.record(own.stream()).unwrap();
-        event.record(Stream::DEFAULT).unwrap();
-        event.wait().unwrap();
-        backend.synchronize_stream(DEVICE, own.stream()).unwrap();
-        assert!(event.is_done().unwrap() && own.is_done().unwrap());
-        backend.synchronize_stream(DEVICE, Stream::DEFAULT).unwrap();
-        drop(backend.pin(SIZE).unwrap());
-        drop(backend.copy_stream(DEVICE).unwrap());
-        let memory = plain(&backend, DEVICE);
-        // SAFETY: the memory is mapped.
-        unsafe { backend.fill(DEVICE, memory.2, SIZE, 1) }.unwrap();
-    };
-    let mut asks = asks;
-    for mode in CaptureMode::ALL {
-        capture(&backend, &*captured, mode);
-        asks();
-        thread::scope(|scope| scope.spawn(&mut asks).join().unwrap());
-        drop(backend.end_capture(DEVICE, captured.stream()).unwrap());
-    }
-    // The thread's mode is unchanged.
-    let mut mode = 1u32;
-    cuda.ok("cuThreadExchangeStreamCaptureMode", &[(&raw mut mode).addr()]);
-    assert_eq!(mode, 0);
-    asks();
-    cuda.ok("cuThreadExchangeStreamCaptureMode", &[(&raw mut mode).addr()]);
-    assert_eq!((mode, cuda.violations()), (1, 0));
-}
-
-fn an_unannounced_capture_is_spoilt_and_told(_: &Cuda) {
-    let backend = open();
-    let stream = backend.own_stream(DEVICE).unwrap();
-    for mode in CaptureMode::ALL {
-        capture(&backend, &*stream, mode);
-        let told = backend.synchronize(DEVICE);
-        assert!(
-            matches!(told.as_ref().map_err(Error::detail), Err(Detail::Capturing { source: Some(_), .. })),
-            "{told:?}"
-        );
-        let ended = backend.end_capture(DEVICE, stream.stream());
-        assert!(matches!(ended.as_ref().map_err(Error::detail), Err(Detail::Capturing { .. })), "{ended:?}");
-        backend.synchronize(DEVICE).unwrap();
-    }
 }

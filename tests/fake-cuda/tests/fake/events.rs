@@ -1,35 +1,27 @@
-//! Events and captures: the rules, and gpu-vmm-cuda's.
+//! gpu-vmm-cuda's events, and whether a stream captures.
 
-use crate::child::{Case, case, with};
-use crate::rig::{Cuda, INVALID_HANDLE, INVALID_VALUE};
+use crate::child::cases;
+use crate::rig::Cuda;
 use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Event, Operation, Stream, SyncCalls};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::TestKit;
 use std::ptr::with_exposed_provenance_mut;
 
-pub(crate) const CASES: &[Case] = &[
-    case("an_event_in_a_graph_cannot_be_asked", an_event_in_a_graph_cannot_be_asked),
-    case("asking_spoils_a_capture", asking_spoils_a_capture),
-    case("events_and_streams_are_of_one_context", events_and_streams_are_of_one_context),
-    case("a_capture_is_told", a_capture_is_told),
-    case("a_stream_of_another_context_is_refused", a_stream_of_another_context_is_refused),
-    case("nothing_is_left_current", nothing_is_left_current),
-    with(&[("FAIL", "cuEventCreate:1:2")], "an_event_that_cannot_be_made", an_event_that_cannot_be_made),
-    with(&[("FAIL", "cuEventRecord:1:1")], "a_record_that_fails", a_record_that_fails),
-    with(&[("FAIL", "cuEventQuery:1:1")], "a_question_that_fails", a_question_that_fails),
-    with(&[("FAIL", "cuEventSynchronize:1:1")], "a_wait_that_fails", a_wait_that_fails),
-    with(&[("FAIL", "cuStreamWaitEvent:1:1")], "a_hold_that_fails", a_hold_that_fails),
-    with(&[("FAIL", "cuStreamIsCapturing:1:1")], "whether_it_captures_fails", whether_it_captures_fails),
-    with(&[("FAIL", "cuEventQuery:1:719,cuEventSynchronize:1:700")], "the_dead_are_done", the_dead_are_done),
-    with(&[("FAIL", "cuEventDestroy_v2:1:1")], "giving_back_that_fails", giving_back_that_fails),
-];
+cases! {
+    a_capture_is_told;
+    a_stream_of_another_context_is_refused;
+    nothing_is_left_current;
+    failed_event_calls_change_nothing
+        [FAIL = "cuEventCreate:1:2,cuEventRecord:1:1,cuEventQuery:1:1,cuEventSynchronize:1:1,\
+                 cuStreamWaitEvent:1:1,cuStreamIsCapturing:1:1"];
+    the_dead_are_done [FAIL = "cuEventQuery:1:719,cuEventSynchronize:1:700"];
+    undestroyed_event_is_logged [FAIL = "cuEventDestroy_v2:1:1"];
+}
 
 const DEVICE: DeviceId = DeviceId(0);
-/// `CU_STREAM_NON_BLOCKING`, and `CU_EVENT_DISABLE_TIMING`.
+/// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: usize = 1;
-const DISABLE_TIMING: usize = 2;
-/// `CU_STREAM_CAPTURE_MODE_GLOBAL` and `_RELAXED`.
-const GLOBAL: usize = 0;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: usize = 2;
 const CAPTURE_UNSUPPORTED: u32 = 900;
 const CAPTURE_INVALIDATED: u32 = 901;
@@ -40,63 +32,6 @@ fn end(cuda: &Cuda, stream: usize) {
     let mut graph = 0usize;
     cuda.ok("cuStreamEndCapture", &[stream, (&raw mut graph).addr()]);
     cuda.ok("cuGraphDestroy", &[graph]);
-}
-
-fn an_event_in_a_graph_cannot_be_asked(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let stream = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
-    let event = cuda.get("cuEventCreate", &[DISABLE_TIMING]);
-    cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED]);
-    cuda.ok("cuEventRecord", &[event, stream]);
-    end(cuda, stream);
-    for question in ["cuEventQuery", "cuEventSynchronize"] {
-        cuda.answers(question, &[event], INVALID_VALUE);
-        cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED]);
-        cuda.ok("cuEventRecord", &[event, stream]);
-        cuda.answers(question, &[event], CAPTURED_EVENT);
-        let mut graph = 0usize;
-        cuda.answers("cuStreamEndCapture", &[stream, (&raw mut graph).addr()], CAPTURE_INVALIDATED);
-    }
-    // Another capture is not affected.
-    cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED]);
-    cuda.answers("cuEventQuery", &[event], INVALID_VALUE);
-    end(cuda, stream);
-    // Recorded on a stream that does not capture, the event is a position in a stream again.
-    cuda.ok("cuEventRecord", &[event, stream]);
-    cuda.ok("cuEventSynchronize", &[event]);
-    cuda.ok("cuEventQuery", &[event]);
-    cuda.ok("cuEventDestroy_v2", &[event]);
-    cuda.ok("cuStreamDestroy_v2", &[stream]);
-}
-
-fn asking_spoils_a_capture(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let stream = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
-    let event = cuda.get("cuEventCreate", &[DISABLE_TIMING]);
-    cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED]);
-    cuda.ok("cuEventQuery", &[event]);
-    end(cuda, stream);
-    cuda.ok("cuStreamBeginCapture_v2", &[stream, GLOBAL]);
-    cuda.answers("cuEventQuery", &[event], CAPTURE_UNSUPPORTED);
-    let mut graph = 0usize;
-    cuda.answers("cuStreamEndCapture", &[stream, (&raw mut graph).addr()], CAPTURE_INVALIDATED);
-    cuda.ok("cuEventDestroy_v2", &[event]);
-    cuda.ok("cuStreamDestroy_v2", &[stream]);
-}
-
-fn events_and_streams_are_of_one_context(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let event = cuda.get("cuEventCreate", &[DISABLE_TIMING]);
-    cuda.enter(1);
-    let stream = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
-    cuda.refuses("cuEventRecord", &[event, stream], INVALID_HANDLE);
-    // Waiting for an event of another context is allowed.
-    cuda.ok("cuStreamWaitEvent", &[stream, event, 0]);
-    cuda.ok("cuStreamDestroy_v2", &[stream]);
-    cuda.ok("cuEventDestroy_v2", &[event]);
 }
 
 /// Wraps a raw stream for the core.
@@ -184,49 +119,29 @@ fn answered(error: &Error) -> (&'static str, i64) {
     (source.call, source.code)
 }
 
-fn an_event_that_cannot_be_made(_: &Cuda) {
-    let backend = CudaBackend::open().unwrap();
-    assert_eq!(answered(&backend.event(DEVICE).unwrap_err()), ("cuEventCreate", 2));
-    backend.event(DEVICE).unwrap();
-}
-
 fn event() -> (CudaBackend, Box<dyn Event>) {
     let backend = CudaBackend::open().unwrap();
     let event = backend.event(DEVICE).unwrap();
     (backend, event)
 }
 
-fn a_record_that_fails(_: &Cuda) {
-    let (_backend, mut event) = event();
-    assert_eq!(answered(&event.record(stream(0)).unwrap_err()), ("cuEventRecord", 1));
-    assert!(event.is_done().unwrap());
-    event.record(stream(0)).unwrap();
-}
-
-fn a_question_that_fails(_: &Cuda) {
-    let (_backend, event) = event();
-    assert_eq!(answered(&event.is_done().unwrap_err()), ("cuEventQuery", 1));
-    assert!(event.is_done().unwrap());
-}
-
-fn a_wait_that_fails(_: &Cuda) {
-    let (_backend, event) = event();
-    assert_eq!(answered(&event.wait().unwrap_err()), ("cuEventSynchronize", 1));
-    event.wait().unwrap();
-}
-
-fn a_hold_that_fails(_: &Cuda) {
-    let (_backend, event) = event();
-    assert_eq!(answered(&event.hold(stream(0)).unwrap_err()), ("cuStreamWaitEvent", 1));
-    event.hold(stream(0)).unwrap();
-}
-
-fn whether_it_captures_fails(_: &Cuda) {
+/// Each call fails once, is named with its code, and then succeeds.
+fn failed_event_calls_change_nothing(_: &Cuda) {
     let backend = CudaBackend::open().unwrap();
+    assert_eq!(answered(&backend.event(DEVICE).unwrap_err()), ("cuEventCreate", 2));
     let own = backend.own_stream(DEVICE).unwrap();
     let error = backend.is_capturing(own.stream()).unwrap_err();
     assert_eq!(answered(&error), ("cuStreamIsCapturing", 1));
     assert!(!backend.is_capturing(own.stream()).unwrap());
+    let mut event = backend.event(DEVICE).unwrap();
+    assert_eq!(answered(&event.record(stream(0)).unwrap_err()), ("cuEventRecord", 1));
+    assert_eq!(answered(&event.is_done().unwrap_err()), ("cuEventQuery", 1));
+    assert!(event.is_done().unwrap());
+    assert_eq!(answered(&event.wait().unwrap_err()), ("cuEventSynchronize", 1));
+    event.wait().unwrap();
+    event.record(stream(0)).unwrap();
+    assert_eq!(answered(&event.hold(stream(0)).unwrap_err()), ("cuStreamWaitEvent", 1));
+    event.hold(stream(0)).unwrap();
 }
 
 fn the_dead_are_done(_: &Cuda) {
@@ -235,7 +150,7 @@ fn the_dead_are_done(_: &Cuda) {
     event.wait().unwrap();
 }
 
-fn giving_back_that_fails(cuda: &Cuda) {
+fn undestroyed_event_is_logged(cuda: &Cuda) {
     let (backend, event) = event();
     drop(event);
     let error = backend.drop_log().take_last().unwrap();

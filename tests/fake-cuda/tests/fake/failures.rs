@@ -1,6 +1,6 @@
 //! gpu-vmm-cuda over the fake driver: what its errors say about the call that failed, and the state after it.
 
-use crate::child::{Case, case, with};
+use crate::child::cases;
 use crate::rig::Cuda;
 use gpu_vmm_core::{
     Access, Address, AddressRange, Backend, Bytes, CopyCalls, Detail, DeviceId, Event, Feature, Grant,
@@ -15,99 +15,34 @@ pub(crate) const DEVICE: DeviceId = DeviceId(0);
 pub(crate) const OTHER: DeviceId = DeviceId(1);
 const UNIT: Bytes = Bytes::mib(32);
 
-pub(crate) const CASES: &[Case] = &[
-    with(
-        &[("FAIL", "cuMemcpyHtoD_v2:1:1,cuMemcpyDtoH_v2:1:1,cuMemcpyDtoD_v2:1:1,cuMemsetD8_v2:1:1")],
-        "a_copy_that_fails_names_its_addresses",
-        a_copy_that_fails_names_its_addresses,
-    ),
-    with(
-        &[("FAIL", "cuMemAlloc_v2:1:2,cuMemAlloc_v2:2:999,cuMemFree_v2:1:1")],
-        "a_plain_allocation_that_fails_names_its_size_and_device",
-        a_plain_allocation_that_fails,
-    ),
-    with(
-        &[("FAIL", "cuMemCreate:1:2,cuMemGetInfo_v2:1:999,cuMemGetInfo_v2:2:999")],
-        "short_memory_has_the_total_if_the_free_memory_is_not_told",
-        short_memory_without_the_free_memory,
-    ),
-    with(
-        &[("FAIL", "cuDeviceCanAccessPeer:1:1")],
-        "a_peer_that_cannot_be_asked_for_is_an_error",
-        a_peer_that_cannot_be_asked_for,
-    ),
-    with(
-        &[("FAIL", "cuDeviceGetUuid_v2:1:999")],
-        "a_device_whose_uuid_is_not_told_has_none",
-        a_device_without_a_uuid,
-    ),
-    with(
-        &[("FAIL", "cuCtxPopCurrent_v2:1:1")],
-        "a_context_that_stays_current_is_logged",
-        a_context_that_stays_current,
-    ),
-    with(
-        &[("FAIL", "cuThreadExchangeStreamCaptureMode:1:1,cuThreadExchangeStreamCaptureMode:3:1")],
-        "a_capture_mode_that_is_not_restored_is_logged",
-        a_capture_mode_that_is_not_restored,
-    ),
-    with(
-        &[("FAIL", "cuStreamSynchronize:1:1")],
-        "a_stream_that_is_not_waited_for_is_destroyed_all_the_same",
-        a_stream_that_is_not_waited_for,
-    ),
-    with(
-        &[("FAIL", "cuEventRecord:1:1,cuStreamWaitEvent:1:1")],
-        "no_marker_is_left_where_joining_default_streams_fails",
-        no_marker_is_left,
-    ),
-    with(
-        &[("FAIL", "cuEventDestroy_v2:3:1")],
-        "an_event_that_is_not_destroyed_gives_its_stream_back",
-        an_event_that_is_not_destroyed,
-    ),
-    with(
-        &[("FAIL", "cuMemUnmap:1:1")],
-        "memory_of_the_host_that_is_not_unmapped_stays_the_hosts",
-        memory_of_the_host_that_is_not_unmapped,
-    ),
-    with(
-        &[("FAIL", "cuMemAddressReserve:1:1")],
-        "a_reservation_that_fails_names_what_was_asked_for",
-        a_reservation_that_fails,
-    ),
-    with(
-        &[("FAIL", "cuMemExportToShareableHandle:1:999")],
-        "an_export_that_fails_names_the_memory",
-        an_export_that_fails,
-    ),
-    with(
-        &[("FAIL", "cuEventRecord:1:999,cuCtxSynchronize:1:999,cuStreamCreate:1:999")],
-        "events_waits_and_streams_that_fail_name_what_failed",
-        events_waits_and_streams_that_fail,
-    ),
-    with(
-        &[("FAIL", "cuMemcpyDtoHAsync_v2:1:999,cuMemcpyHtoDAsync_v2:1:999")],
-        "a_queued_copy_that_fails_names_its_addresses",
-        a_queued_copy_that_fails,
-    ),
-    with(
-        &[("FAIL", "cuMemGetAccess:1:999,cuMemSetAccess:1:2")],
-        "access_that_fails_names_the_device_or_the_host",
-        access_that_fails,
-    ),
-    with(
-        &[("FAIL", "cuMemGetAllocationPropertiesFromHandle:1:999")],
-        "memory_whose_properties_are_not_told_is_released",
-        memory_whose_properties_are_not_told,
-    ),
-    with(&[("GPUS", "1")], "a_device_alone_says_so", a_device_alone),
-    case("what_no_driver_has_is_refused_with_its_number", what_no_driver_has),
-    case("what_cannot_be_exported_says_what_can", what_cannot_be_exported),
-    case("a_node_that_is_not_there_is_the_drivers_error", a_node_that_is_not_there),
-    case("the_host_has_access_beside_devices_in_any_order", access_in_any_order),
-    case("a_fabric_handle_that_is_not_permitted_tells_the_channels", a_fabric_handle_without_a_channel),
-];
+cases! {
+    failed_copy_names_its_addresses
+        [FAIL = "cuMemcpyHtoD_v2:1:1,cuMemcpyDtoH_v2:1:1,cuMemcpyDtoD_v2:1:1,cuMemsetD8_v2:1:1"];
+    failed_plain_allocation_names_its_size [FAIL = "cuMemAlloc_v2:1:2,cuMemAlloc_v2:2:999,cuMemFree_v2:1:1"];
+    short_memory_without_free_has_total [FAIL = "cuMemCreate:1:2,cuMemGetInfo_v2:1:999,cuMemGetInfo_v2:2:999"];
+    failed_peer_query_is_an_error [FAIL = "cuDeviceCanAccessPeer:1:1"];
+    device_without_uuid_has_none [FAIL = "cuDeviceGetUuid_v2:1:999"];
+    context_left_current_is_logged [FAIL = "cuCtxPopCurrent_v2:1:1"];
+    unrestored_capture_mode_is_logged
+        [FAIL = "cuThreadExchangeStreamCaptureMode:1:1,cuThreadExchangeStreamCaptureMode:3:1"];
+    stream_is_destroyed_after_failed_wait [FAIL = "cuStreamSynchronize:1:1"];
+    failed_join_leaves_no_marker [FAIL = "cuEventRecord:1:1,cuStreamWaitEvent:1:1"];
+    undestroyed_event_returns_its_stream [FAIL = "cuEventDestroy_v2:3:1"];
+    failed_unmap_keeps_host_access [FAIL = "cuMemUnmap:1:1"];
+    failed_reservation_names_its_request [FAIL = "cuMemAddressReserve:1:1"];
+    failed_export_names_the_memory [FAIL = "cuMemExportToShareableHandle:1:999"];
+    failed_events_and_streams_name_themselves
+        [FAIL = "cuEventRecord:1:999,cuCtxSynchronize:1:999,cuStreamCreate:1:999"];
+    failed_queued_copy_names_its_addresses [FAIL = "cuMemcpyDtoHAsync_v2:1:999,cuMemcpyHtoDAsync_v2:1:999"];
+    failed_access_names_the_device [FAIL = "cuMemGetAccess:1:999,cuMemSetAccess:1:2"];
+    memory_without_properties_is_released [FAIL = "cuMemGetAllocationPropertiesFromHandle:1:999"];
+    single_device_has_no_peers [GPUS = "1"];
+    unknown_properties_are_refused;
+    refused_export_says_why;
+    missing_node_is_the_drivers_error;
+    access_is_set_in_any_order;
+    refused_fabric_handle_names_channels;
+}
 
 pub(crate) fn open() -> CudaBackend {
     CudaBackend::open().unwrap()
@@ -142,7 +77,7 @@ pub(crate) fn logged(backend: &CudaBackend) -> (Operation, &'static str) {
     (error.operation(), error.driver_error().expect("the driver's error").call)
 }
 
-fn a_copy_that_fails_names_its_addresses(_: &Cuda) {
+fn failed_copy_names_its_addresses(_: &Cuda) {
     let backend = open();
     let region = region(&backend);
     let (at, to) = (region.address() + Bytes(64), region.address() + Bytes(512));
@@ -167,7 +102,7 @@ fn a_copy_that_fails_names_its_addresses(_: &Cuda) {
     );
 }
 
-fn a_plain_allocation_that_fails(cuda: &Cuda) {
+fn failed_plain_allocation_names_its_size(cuda: &Cuda) {
     let (backend, size) = (open(), Bytes::mib(2));
     let none = backend.allocate_plain(OTHER, Bytes::ZERO).unwrap_err();
     assert!(matches!(none.detail(), Detail::ZeroSize) && none.operation() == Operation::Allocate, "{none}");
@@ -185,7 +120,7 @@ fn a_plain_allocation_that_fails(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn short_memory_without_the_free_memory(_: &Cuda) {
+fn short_memory_without_free_has_total(_: &Cuda) {
     let backend = open();
     let error = PhysicalMemory::create(&backend, UNIT, Properties::on(OTHER)).unwrap_err();
     let Detail::OutOfMemory { device, free, total, .. } = error.detail() else { panic!("{error}") };
@@ -195,7 +130,7 @@ fn short_memory_without_the_free_memory(_: &Cuda) {
     assert!(!backend.memory_info(OTHER).unwrap().free.is_zero());
 }
 
-fn a_peer_that_cannot_be_asked_for(_: &Cuda) {
+fn failed_peer_query_is_an_error(_: &Cuda) {
     let backend = open();
     let context = "device 1 to device 0".to_owned();
     assert_eq!(
@@ -205,14 +140,14 @@ fn a_peer_that_cannot_be_asked_for(_: &Cuda) {
     assert!(backend.can_access(OTHER, DEVICE).unwrap());
 }
 
-fn a_device_without_a_uuid(_: &Cuda) {
+fn device_without_uuid_has_none(_: &Cuda) {
     let backend = open();
     let [first, second] = backend.devices() else { panic!("{:?}", backend.devices()) };
     assert_eq!((first.uuid, first.unusable.as_ref()), (None, None));
     assert!(second.uuid.is_some());
 }
 
-fn a_context_that_stays_current(cuda: &Cuda) {
+fn context_left_current_is_logged(cuda: &Cuda) {
     let backend = open();
     backend.memory_info(DEVICE).unwrap();
     assert_eq!(logged(&backend), (Operation::LeaveContext, "cuCtxPopCurrent_v2"));
@@ -221,7 +156,7 @@ fn a_context_that_stays_current(cuda: &Cuda) {
     assert_eq!((cuda.get("cuCtxGetCurrent", &[]), backend.drop_log().count()), (0, 1));
 }
 
-fn a_capture_mode_that_is_not_restored(cuda: &Cuda) {
+fn unrestored_capture_mode_is_logged(cuda: &Cuda) {
     let backend = open();
     let call = "cuThreadExchangeStreamCaptureMode";
     assert_eq!(told(backend.pin(UNIT)), (Operation::PinMemory, call, "this thread".to_owned()));
@@ -236,7 +171,7 @@ fn a_capture_mode_that_is_not_restored(cuda: &Cuda) {
     assert_eq!((cuda.counts().pinned, backend.drop_log().count()), (0, 1));
 }
 
-fn a_stream_that_is_not_waited_for(cuda: &Cuda) {
+fn stream_is_destroyed_after_failed_wait(cuda: &Cuda) {
     let backend = open();
     drop(backend.copy_stream(DEVICE).unwrap());
     assert_eq!(logged(&backend), (Operation::DestroyStream, "cuStreamSynchronize"));
@@ -253,7 +188,7 @@ fn with_two_contexts(act: impl FnOnce(&CudaBackend, Box<dyn Event>)) {
     drop(attached);
 }
 
-fn no_marker_is_left(cuda: &Cuda) {
+fn failed_join_leaves_no_marker(cuda: &Cuda) {
     with_two_contexts(|backend, mut event| {
         for call in ["cuEventRecord", "cuStreamWaitEvent"] {
             let answer = event.record(Stream::DEFAULT);
@@ -270,7 +205,7 @@ fn no_marker_is_left(cuda: &Cuda) {
 }
 
 /// The first two calls destroy the markers of the two contexts.
-fn an_event_that_is_not_destroyed(cuda: &Cuda) {
+fn undestroyed_event_returns_its_stream(cuda: &Cuda) {
     with_two_contexts(|backend, mut event| {
         let before = cuda.counts().streams;
         event.record(Stream::DEFAULT).unwrap();
@@ -298,7 +233,7 @@ fn on_node(node: u32) -> Properties {
     Properties::on(DEVICE).located(Location::HostNode(node))
 }
 
-fn memory_of_the_host_that_is_not_unmapped(cuda: &Cuda) {
+fn failed_unmap_keeps_host_access(cuda: &Cuda) {
     let backend = open();
     let mut reservation = mapped(&backend, on_node(0));
     let range = reservation.range().to_string();
@@ -314,7 +249,7 @@ fn memory_of_the_host_that_is_not_unmapped(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn a_reservation_that_fails(_: &Cuda) {
+fn failed_reservation_names_its_request(_: &Cuda) {
     let backend = open();
     // SAFETY: whole units.
     let answer = unsafe { backend.reserve(UNIT, backend.granularity().into(), Some(Address(1 << 40))) };
@@ -322,7 +257,7 @@ fn a_reservation_that_fails(_: &Cuda) {
     assert_eq!(told(answer), (Operation::Reserve, "cuMemAddressReserve", context));
 }
 
-fn an_export_that_fails(_: &Cuda) {
+fn failed_export_names_the_memory(_: &Cuda) {
     let backend = open();
     let memory = PhysicalMemory::create(&backend, UNIT, Properties::on(OTHER).shareable()).unwrap();
     let context = format!("32 MiB of {}", memory.properties());
@@ -331,7 +266,7 @@ fn an_export_that_fails(_: &Cuda) {
 }
 
 /// Memory of the program's own, of another handle type, and of another process.
-fn what_cannot_be_exported(cuda: &Cuda) {
+fn refused_export_says_why(cuda: &Cuda) {
     let backend = open();
     // SAFETY: a whole unit on a device that exists.
     let create = |properties| unsafe { backend.create(UNIT, &properties) }.unwrap();
@@ -353,7 +288,7 @@ fn what_cannot_be_exported(cuda: &Cuda) {
 }
 
 /// A program finds the nodes out by creating memory on them.
-fn a_node_that_is_not_there(cuda: &Cuda) {
+fn missing_node_is_the_drivers_error(cuda: &Cuda) {
     let backend = open();
     let context = format!("32 MiB of {}", on_node(1));
     // SAFETY: a whole unit on a device that exists.
@@ -364,7 +299,7 @@ fn a_node_that_is_not_there(cuda: &Cuda) {
 }
 
 /// The host's access is another call of the driver's than the devices' before and behind it.
-fn access_in_any_order(cuda: &Cuda) {
+fn access_is_set_in_any_order(cuda: &Cuda) {
     let backend = open();
     let mut reservation = mapped(&backend, on_node(0));
     let grant = |device, access| Grant { device, access };
@@ -390,7 +325,7 @@ fn access_in_any_order(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn a_fabric_handle_without_a_channel(cuda: &Cuda) {
+fn refused_fabric_handle_names_channels(cuda: &Cuda) {
     let backend = open();
     let fabric = Properties::on(DEVICE).exported_as(HandleTypes::FABRIC);
     let reason = unsupported(PhysicalMemory::create(&backend, UNIT, fabric));
@@ -401,7 +336,7 @@ fn a_fabric_handle_without_a_channel(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn events_waits_and_streams_that_fail(_: &Cuda) {
+fn failed_events_and_streams_name_themselves(_: &Cuda) {
     let backend = open();
     let mut event = backend.event(OTHER).unwrap();
     let (operation, call, context) = told(event.record(Stream::DEFAULT));
@@ -414,7 +349,7 @@ fn events_waits_and_streams_that_fail(_: &Cuda) {
     assert_eq!(told(backend.copy_stream(OTHER)), expected);
 }
 
-fn a_queued_copy_that_fails(_: &Cuda) {
+fn failed_queued_copy_names_its_addresses(_: &Cuda) {
     let backend = open();
     let (region, pinned) = (region(&backend), backend.pin(Bytes(64)).unwrap());
     let (at, host) = (region.address() + Bytes(8), pinned.start().as_ptr());
@@ -430,7 +365,7 @@ fn a_queued_copy_that_fails(_: &Cuda) {
     assert_eq!(answers.map(told), expected);
 }
 
-fn access_that_fails(_: &Cuda) {
+fn failed_access_names_the_device(_: &Cuda) {
     let backend = open();
     let host = Properties::on(DEVICE).located(Location::HostNode(0));
     // SAFETY: whole units; the mapping is removed, and nothing has used it.
@@ -452,7 +387,7 @@ fn access_that_fails(_: &Cuda) {
     }
 }
 
-fn memory_whose_properties_are_not_told(cuda: &Cuda) {
+fn memory_without_properties_is_released(cuda: &Cuda) {
     let backend = open();
     let properties = Properties::on(DEVICE).compressible();
     // SAFETY: whole units.
@@ -462,14 +397,14 @@ fn memory_whose_properties_are_not_told(cuda: &Cuda) {
     assert_eq!(cuda.counts().handles, 0);
 }
 
-fn a_device_alone(_: &Cuda) {
+fn single_device_has_no_peers(_: &Cuda) {
     let found = open().capabilities(DEVICE).unwrap();
     let note = |feature| &*found.iter().find(|one| one.feature == feature).expect("listed").note;
     assert_eq!(note(Feature::PeerAccess), "there is no other device");
     assert_eq!(note(Feature::VirtualMemory), "granularity 2 MiB");
 }
 
-fn what_no_driver_has(_: &Cuda) {
+fn unknown_properties_are_refused(_: &Cuda) {
     let backend = open();
     let refused = |properties| unsupported(backend.granularity_of(Operation::QueryGranularity, &properties));
     let unknown = Properties::on(DEVICE).exported_as(HandleTypes::from_bits_retain(0x80));

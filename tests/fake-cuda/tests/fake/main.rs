@@ -1,4 +1,5 @@
-//! The fake driver by itself, and gpu-vmm-cuda over it.
+//! gpu-vmm-cuda over the fake driver, and the misuse and the quirks that the fake driver shows. The conformance suite, which runs over
+//! it too, shows the rest.
 //!
 //! A process has one driver, and the environment has its settings. So each case runs in a child: this program again, with the
 //! case's name in its environment.
@@ -15,8 +16,7 @@ mod child;
 mod contexts;
 mod events;
 mod failures;
-mod memory;
-mod memory_types;
+mod misuse;
 mod multicast;
 mod pinned;
 mod profiler;
@@ -24,17 +24,14 @@ mod quirks;
 mod rig;
 mod team;
 mod unexpected;
-mod work;
 
 use child::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 
-const GROUPS: [(&str, &[Case]); 20] = [
+const GROUPS: [(&str, &[Case]); 18] = [
     ("quirks", quirks::CASES),
-    ("memory", memory::CASES),
-    ("memory_types", memory_types::CASES),
-    ("work", work::CASES),
+    ("misuse", misuse::CASES),
     ("events", events::CASES),
     ("captures", captures::CASES),
     ("contexts", contexts::CASES),

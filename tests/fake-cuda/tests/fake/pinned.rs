@@ -1,10 +1,7 @@
-//! Page-locked memory and asynchronous copies: the rules, and gpu-vmm-cuda's copies.
+//! gpu-vmm-cuda's page-locked memory and asynchronous copies.
 
-use crate::child::{Case, case, with};
-use crate::rig::{
-    ALREADY_REGISTERED, Cuda, G, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_VALUE, NOT_READY, NOT_REGISTERED,
-    READ_WRITE, SUCCESS,
-};
+use crate::child::cases;
+use crate::rig::Cuda;
 use gpu_vmm_core::{
     Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind, Operation, Region,
 };
@@ -12,54 +9,16 @@ use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{TestKit, Walked};
 use std::time::{Duration, Instant};
 
-/// Enough time to look while work runs.
-const SLOW: &[(&str, &str)] = &[("WORK_DELAY", "100ms")];
-const NON_BLOCKING: usize = 1;
-const PORTABLE: usize = 1;
-
-pub(crate) const CASES: &[Case] = &[
-    case("it_is_memory_of_the_process", it_is_memory_of_the_process),
-    with(SLOW, "copies_go_on_beside_the_program", copies_go_on_beside_the_program),
-    with(SLOW, "copies_without_a_stream_wait", copies_without_a_stream_wait),
-    with(SLOW, "it_is_pageable_in_another_context_unless_portable", it_is_pageable_elsewhere),
-    with(SLOW, "it_is_not_given_back_under_a_copy", it_is_not_given_back_under_a_copy),
-    case("copies_do_not_reach_over_its_border", copies_do_not_reach_over_its_border),
-    case("kernels_walk_lists", kernels_walk_lists),
-    with(SLOW, "a_copy_stream_copies_beside_the_program", a_copy_stream_copies_beside_the_program),
-    case("pinning_makes_no_context_where_there_is_one", pinning_makes_no_context_where_there_is_one),
-    with(SLOW, "memory_of_the_program_is_registered", memory_of_the_program_is_registered),
-    with(
-        &[("FAIL", "cuMemHostRegister_v2:1:801,cuMemHostAlloc:1:2")],
-        "a_pin_that_fails_says_so",
-        a_pin_that_fails_says_so,
-    ),
-    with(
-        &[("FAIL", "cuMemHostRegister_v2:1+:801")],
-        "what_cannot_be_registered_is_allocated",
-        what_cannot_be_registered_is_allocated,
-    ),
-    with(
-        &[("FAIL", "cuStreamCreate:1:2")],
-        "a_copy_stream_that_fails_says_so",
-        a_copy_stream_that_fails_says_so,
-    ),
-    with(&[("FAIL", "cuMemcpyDtoHAsync_v2:1:1")], "a_copy_that_fails_says_so", a_copy_that_fails_says_so),
-    with(
-        &[("FAIL", "cuMemFreeHost:1:1,cuMemHostUnregister:1:1")],
-        "giving_back_that_fails_is_logged",
-        giving_back_that_fails,
-    ),
-    with(
-        &[("FAIL", "cuMemFreeHost:1:1")],
-        "little_memory_is_the_drivers_own",
-        little_memory_is_the_drivers_own,
-    ),
-    case("a_list_that_leaves_its_memory_loses_the_device", a_list_that_leaves_its_memory),
-];
-
-#[track_caller]
-fn host(cuda: &Cuda, size: usize, flags: usize) -> usize {
-    cuda.get("cuMemHostAlloc", &[size, flags])
+cases! {
+    a_copy_stream_copies_beside_the_program [WORK_DELAY = "100ms"];
+    pinning_uses_the_existing_context;
+    a_pin_that_fails_says_so [FAIL = "cuMemHostRegister_v2:1:801,cuMemHostAlloc:1:2"];
+    what_cannot_be_registered_is_allocated [FAIL = "cuMemHostRegister_v2:1+:801"];
+    a_copy_stream_that_fails_says_so [FAIL = "cuStreamCreate:1:2"];
+    a_copy_that_fails_says_so [FAIL = "cuMemcpyDtoHAsync_v2:1:1"];
+    failed_unpinning_is_logged [FAIL = "cuMemFreeHost:1:1,cuMemHostUnregister:1:1"];
+    little_memory_is_the_drivers_own [FAIL = "cuMemFreeHost:1:1"];
+    a_list_that_leaves_its_memory;
 }
 
 /// Reads a byte of the host that a copy may be changing.
@@ -71,135 +30,6 @@ fn byte(at: usize) -> u8 {
 fn set(at: usize, size: usize, value: u8) {
     // SAFETY: as above.
     unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write_bytes(value, size) };
-}
-
-fn it_is_memory_of_the_process(cuda: &Cuda) {
-    cuda.init();
-    let mut out = 0usize;
-    let out = (&raw mut out).addr();
-    cuda.refuses("cuMemHostAlloc", &[out, G, PORTABLE], INVALID_CONTEXT);
-    cuda.enter(0);
-    let at = host(cuda, G + 1, PORTABLE);
-    assert!(at.is_multiple_of(4096));
-    set(at, G + 1, 7);
-    assert_eq!((byte(at + G), cuda.counts().pinned), (7, 1));
-    cuda.refuses("cuMemHostAlloc", &[out, 0, PORTABLE], INVALID_VALUE);
-    cuda.refuses("cuMemHostAlloc", &[out, G, 8], INVALID_VALUE);
-    cuda.refuses("cuMemFreeHost", &[at + 1], INVALID_VALUE);
-    cuda.ok("cuMemFreeHost", &[at]);
-    cuda.refuses("cuMemFreeHost", &[at], INVALID_VALUE);
-    // A context frees its allocations when it is destroyed.
-    let own = cuda.get("cuCtxCreate_v2", &[0, 0]);
-    host(cuda, G, 0);
-    cuda.ok("cuCtxDestroy_v2", &[own]);
-    assert_eq!(cuda.counts().pinned, 0);
-}
-
-fn copies_go_on_beside_the_program(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let (base, at) = (cuda.mapped(2 * G), host(cuda, 2 * G, 0));
-    let stream = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
-    set(at, 2 * G, 1);
-    cuda.ok("cuMemcpyHtoDAsync_v2", &[base, at, 2 * G, stream]);
-    cuda.ok("cuMemcpyDtoHAsync_v2", &[at, base + G, G, stream]);
-    cuda.answers("cuStreamQuery", &[stream], NOT_READY);
-    // The copy reads the bytes when the stream reaches it.
-    set(at, 2 * G, 2);
-    cuda.ok("cuStreamSynchronize", &[stream]);
-    let mut seen = [0u8; 2];
-    cuda.ok("cuMemcpyDtoH_v2", &[seen.as_mut_ptr().addr(), base + 2 * G - 2, 2]);
-    assert_eq!((seen, byte(at), byte(at + 2 * G - 1)), ([2, 2], 2, 2));
-    // A copy to pageable memory waits.
-    cuda.ok("cuMemcpyDtoHAsync_v2", &[seen.as_mut_ptr().addr(), base, 2, stream]);
-    cuda.ok("cuStreamQuery", &[stream]);
-    cuda.ok("cuStreamDestroy_v2", &[stream]);
-    cuda.ok("cuMemFreeHost", &[at]);
-    cuda.take_away(base, 2 * G);
-}
-
-fn copies_without_a_stream_wait(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let (base, at) = (cuda.mapped(G), host(cuda, G, 0));
-    set(at, G, 1);
-    cuda.ok("cuMemcpyHtoD_v2", &[base, at, G]);
-    cuda.ok("cuStreamQuery", &[0]);
-    set(at, G, 2);
-    cuda.ok("cuMemcpyDtoH_v2", &[at, base, G]);
-    assert_eq!((byte(at), byte(at + G - 1)), (1, 1));
-    cuda.ok("cuMemFreeHost", &[at]);
-    cuda.take_away(base, G);
-}
-
-fn it_is_pageable_elsewhere(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let [own, portable] = [0, PORTABLE].map(|flags| host(cuda, G, flags));
-    cuda.enter(1);
-    let base = cuda.get("cuMemAlloc_v2", &[G]);
-    let stream = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
-    cuda.ok("cuMemcpyDtoHAsync_v2", &[own, base, G, stream]);
-    cuda.ok("cuStreamQuery", &[stream]);
-    cuda.ok("cuMemcpyDtoHAsync_v2", &[portable, base, G, stream]);
-    cuda.answers("cuStreamQuery", &[stream], NOT_READY);
-    cuda.ok("cuStreamSynchronize", &[stream]);
-    cuda.ok("cuStreamDestroy_v2", &[stream]);
-    cuda.ok("cuMemFree_v2", &[base]);
-    [own, portable].iter().for_each(|at| cuda.ok("cuMemFreeHost", &[*at]));
-}
-
-fn it_is_not_given_back_under_a_copy(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let (base, at) = (cuda.mapped(G), host(cuda, G, 0));
-    let stream = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
-    cuda.ok("cuMemcpyHtoDAsync_v2", &[base, at, G, stream]);
-    cuda.accepts("cuMemFreeHost", &[at]);
-    cuda.ok("cuStreamQuery", &[stream]);
-    cuda.ok("cuStreamDestroy_v2", &[stream]);
-    cuda.take_away(base, G);
-}
-
-fn copies_do_not_reach_over_its_border(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let (base, at) = (cuda.mapped(2 * G), host(cuda, G, 0));
-    cuda.ok("cuMemcpyDtoH_v2", &[at + 1, base, G - 1]);
-    cuda.refuses("cuMemcpyDtoH_v2", &[at + 1, base, G], INVALID_VALUE);
-    cuda.refuses("cuMemcpyHtoD_v2", &[base, at - 1, 2], INVALID_VALUE);
-    cuda.ok("cuMemFreeHost", &[at]);
-    cuda.take_away(base, 2 * G);
-}
-
-fn kernels_walk_lists(cuda: &Cuda) {
-    cuda.init();
-    cuda.enter(0);
-    let walk = cuda.kernel(c"gpu_vmm_walk_list");
-    let (base, results) = (cuda.mapped(2 * G), cuda.get("cuMemAlloc_v2", &[16]));
-    // Three nodes, of which the second crosses the border of two granules.
-    let (one, two, three) = (base, base + G - 8, base + 64);
-    let nodes = [(one, two, 1u64), (two, three, 10), (three, 0, u64::MAX)];
-    for (at, next, value) in nodes {
-        let node = [next as u64, value];
-        cuda.ok("cuMemcpyHtoD_v2", &[at, node.as_ptr().addr(), 16]);
-    }
-    let walked = |head: usize, most: u64| {
-        let mut walked = [9u64; 2];
-        cuda.launch(walk, 0, &[head as u64, most, results as u64, results as u64 + 8]);
-        cuda.ok("cuMemcpyDtoH_v2", &[walked.as_mut_ptr().addr(), results, 16]);
-        walked
-    };
-    assert_eq!(walked(one, 100), [3, 10]);
-    assert_eq!(walked(one, 2), [2, 11]);
-    assert_eq!(walked(two, u64::MAX), [2, 9]);
-    assert_eq!([walked(0, 9), walked(one, 0)], [[0; 2]; 2]);
-    // A node at an unmapped address.
-    cuda.grant(base, 2 * G, 0, READ_WRITE);
-    cuda.launch(walk, 0, &[(base + 2 * G) as u64, 1, results as u64, results as u64 + 8]);
-    cuda.answers("cuCtxSynchronize", &[], ILLEGAL_ADDRESS);
-    assert_eq!(cuda.call("cuDevicePrimaryCtxRelease_v2", &[0]), SUCCESS);
-    cuda.take_away(base, 2 * G);
 }
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -240,7 +70,7 @@ fn a_copy_stream_copies_beside_the_program(cuda: &Cuda) {
     assert_eq!((backend.drop_log().count(), cuda.violations()), (0, 0));
 }
 
-fn pinning_makes_no_context_where_there_is_one(cuda: &Cuda) {
+fn pinning_uses_the_existing_context(cuda: &Cuda) {
     let backend = CudaBackend::open().unwrap();
     let mut region = region(&backend, DeviceId(1));
     region.fill(Bytes::ZERO, SIZE, 0).unwrap();
@@ -285,38 +115,6 @@ fn what_cannot_be_registered_is_allocated(cuda: &Cuda) {
     std::mem::forget(pinned);
 }
 
-fn memory_of_the_program_is_registered(cuda: &Cuda) {
-    cuda.init();
-    let mut own = vec![1u8; 3 * G];
-    let at = own.as_mut_ptr().expose_provenance();
-    cuda.refuses("cuMemHostRegister_v2", &[at, G, PORTABLE], INVALID_CONTEXT);
-    cuda.enter(0);
-    for wrong in [[0, G, PORTABLE], [at, 0, PORTABLE], [at, G, 16]] {
-        cuda.refuses("cuMemHostRegister_v2", &wrong, INVALID_VALUE);
-    }
-    cuda.ok("cuMemHostRegister_v2", &[at + G, G, PORTABLE]);
-    for twice in [[at, G + 1, PORTABLE], [at + 2 * G - 1, 1, PORTABLE], [at + G, G, PORTABLE]] {
-        cuda.refuses("cuMemHostRegister_v2", &twice, ALREADY_REGISTERED);
-    }
-    // Copies of it are asynchronous, and copies of the bytes beside it are not.
-    let (base, stream) = (cuda.mapped(G), cuda.get("cuStreamCreate", &[NON_BLOCKING]));
-    cuda.ok("cuMemcpyHtoDAsync_v2", &[base, at + G, G, stream]);
-    cuda.answers("cuStreamQuery", &[stream], NOT_READY);
-    cuda.ok("cuStreamSynchronize", &[stream]);
-    cuda.ok("cuMemcpyDtoHAsync_v2", &[at, base, G, stream]);
-    cuda.ok("cuStreamQuery", &[stream]);
-    // It is freed by its own call alone, once.
-    cuda.refuses("cuMemFreeHost", &[at + G], INVALID_VALUE);
-    cuda.ok("cuMemHostUnregister", &[at + G]);
-    cuda.refuses("cuMemHostUnregister", &[at + G], NOT_REGISTERED);
-    let allocated = host(cuda, G, 0);
-    cuda.refuses("cuMemHostUnregister", &[allocated], NOT_REGISTERED);
-    cuda.ok("cuMemFreeHost", &[allocated]);
-    cuda.ok("cuStreamDestroy_v2", &[stream]);
-    cuda.take_away(base, G);
-    assert_eq!(cuda.counts().pinned, 0);
-}
-
 fn a_copy_stream_that_fails_says_so(_: &Cuda) {
     let backend = CudaBackend::open().unwrap();
     assert_eq!(answered(&backend.copy_stream(DEVICE).unwrap_err()), ("cuStreamCreate", 2));
@@ -334,7 +132,7 @@ fn a_copy_that_fails_says_so(_: &Cuda) {
     copy_stream.finish().unwrap();
 }
 
-fn giving_back_that_fails(cuda: &Cuda) {
+fn failed_unpinning_is_logged(cuda: &Cuda) {
     let backend = CudaBackend::open().unwrap();
     let pinned = backend.pin(SIZE).unwrap();
     let at = pinned.start().as_ptr().expose_provenance();

@@ -1,6 +1,6 @@
 //! gpu-vmm-cuda and NVIDIA's tools, which receive ranges by NVTX. The tool in C of `tests/profiler` takes their place.
 
-use crate::child::{Case, case};
+use crate::child::cases;
 use crate::rig::Cuda;
 use gpu_vmm_core::{Backend, Bytes, Region};
 use gpu_vmm_cuda::CudaBackend;
@@ -10,8 +10,9 @@ use std::process::Command;
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../profiler/tool.c");
 
-pub(crate) const CASES: &[Case] =
-    &[case("a_tool_receives_ranges_once_the_driver_has_started", a_tool_receives_ranges)];
+cases! {
+    a_tool_receives_ranges;
+}
 
 fn grow<B: Backend>(backend: &B) {
     let mut region = Region::builder(backend).reserve(Bytes::mib(32)).build().unwrap();

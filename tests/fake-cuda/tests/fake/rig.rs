@@ -6,17 +6,13 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 pub(crate) const SUCCESS: u32 = 0;
 pub(crate) const INVALID_VALUE: u32 = 1;
-pub(crate) const OUT_OF_MEMORY: u32 = 2;
 pub(crate) const NOT_INITIALIZED: u32 = 3;
 pub(crate) const INVALID_DEVICE: u32 = 101;
 pub(crate) const INVALID_CONTEXT: u32 = 201;
-pub(crate) const INVALID_HANDLE: u32 = 400;
 pub(crate) const ILLEGAL_STATE: u32 = 401;
 pub(crate) const NOT_READY: u32 = 600;
 pub(crate) const ILLEGAL_ADDRESS: u32 = 700;
 pub(crate) const NOT_PERMITTED: u32 = 800;
-pub(crate) const ALREADY_REGISTERED: u32 = 712;
-pub(crate) const NOT_REGISTERED: u32 = 713;
 pub(crate) const NOT_SUPPORTED: u32 = 801;
 pub(crate) const UNKNOWN: u32 = 999;
 
@@ -253,26 +249,6 @@ impl Cuda {
     pub(crate) fn free_memory(&self) -> usize {
         let mut total = 0usize;
         self.get("cuMemGetInfo_v2", &[(&raw mut total).addr()])
-    }
-
-    /// Returns the test kit's kernels in the current context: the writing one and the counting one.
-    pub(crate) fn kernels(&self) -> (usize, usize) {
-        (self.kernel(c"gpu_vmm_write_pattern"), self.kernel(c"gpu_vmm_count_wrong"))
-    }
-
-    /// Returns one of the test kit's kernels in the current context.
-    pub(crate) fn kernel(&self, name: &std::ffi::CStr) -> usize {
-        const TEXT: &str = concat!(include_str!("../../../../backend-cuda/src/kernels.ptx"), "\0");
-        let module = self.get("cuModuleLoadData", &[TEXT.as_ptr().addr()]);
-        self.get("cuModuleGetFunction", &[module, name.as_ptr().addr()])
-    }
-
-    /// Queues a kernel on a stream.
-    #[track_caller]
-    pub(crate) fn launch(&self, kernel: usize, stream: usize, parameters: &[u64]) {
-        let pointers: Vec<*const u64> = parameters.iter().map(std::ptr::from_ref).collect();
-        let pointers = pointers.as_ptr().addr();
-        self.ok("cuLaunchKernel", &[kernel, 1, 1, 1, 32, 1, 1, 0, stream, pointers, 0]);
     }
 
     /// Fails if anything except contexts and their modules is left.

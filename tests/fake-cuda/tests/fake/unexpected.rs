@@ -2,7 +2,7 @@
 //! code 0; or that has shut down.
 
 use crate::backend_memory_types::capability;
-use crate::child::{Case, with};
+use crate::child::cases;
 use crate::failures::{DEVICE, OTHER, open};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver};
@@ -15,50 +15,20 @@ use gpu_vmm_testkit::TestKit;
 
 const SIZE: Bytes = Bytes::mib(2);
 
-pub(crate) const CASES: &[Case] = &[
-    with(
-        &[("FAIL", "cuMemExportToShareableHandle:1:0,cuMemGetHandleForAddressRange:1:0")],
-        "a_descriptor_that_is_not_written_is_an_error",
-        a_descriptor_that_is_not_written,
-    ),
-    with(&[("FAIL", "cuMemHostAlloc:1:0")], "null_is_no_page_locked_memory", null_is_no_page_locked_memory),
-    with(
-        // The first two are asked of the devices when the backend opens.
-        &[("FAIL", "cuMemGetAllocationGranularity:3:0,cuMulticastGetGranularity:1:0")],
-        "a_granularity_of_0_is_an_error",
-        a_granularity_of_0,
-    ),
-    with(
-        &[("FAIL", "cuCtxGetDevice:1:0,cuCtxGetDevice:2:999")],
-        "a_context_of_an_unlisted_device_is_an_error",
-        a_context_of_an_unlisted_device,
-    ),
-    with(
-        &[("FAIL", "cuMemGetAccess:1:0")],
-        "read_access_that_is_not_reported_is_missing",
-        read_access_that_is_not_reported,
-    ),
-    with(
-        &[(
-            "FAIL",
-            "cuMemAddressReserve:2:0,cuMemAddressReserve:4:0,cuMemAddressReserve:6:0,\
-             cuMemAddressFree:2:0,cuMemAddressFree:4:0,cuMemAddressFree:6:0",
-        )],
-        "addresses_that_are_never_those_asked_for_are_not_fixed",
-        addresses_that_are_never_those_asked_for,
-    ),
-    with(
-        // The first four are asked of the devices when the backend opens.
-        &[("FAIL", "cuDeviceGetAttribute:5+:0")],
-        "a_feature_whose_attribute_is_0_names_it",
-        a_feature_whose_attribute_is_0,
-    ),
-    with(
-        &[("FAIL", "cuMemAddressFree:1:4,cuMemAddressFree:3:1")],
-        "a_driver_that_has_shut_down_is_not_logged",
-        a_driver_that_has_shut_down,
-    ),
-];
+cases! {
+    unwritten_descriptor_is_an_error [FAIL = "cuMemExportToShareableHandle:1:0,cuMemGetHandleForAddressRange:1:0"];
+    null_page_locked_memory_is_an_error [FAIL = "cuMemHostAlloc:1:0"];
+    // The first two are asked of the devices when the backend opens.
+    granularity_of_0_is_an_error [FAIL = "cuMemGetAllocationGranularity:3:0,cuMulticastGetGranularity:1:0"];
+    context_of_unlisted_device_is_an_error [FAIL = "cuCtxGetDevice:1:0,cuCtxGetDevice:2:999"];
+    unreported_read_access_is_missing [FAIL = "cuMemGetAccess:1:0"];
+    ignored_hints_deny_fixed_addresses
+        [FAIL = "cuMemAddressReserve:2:0,cuMemAddressReserve:4:0,cuMemAddressReserve:6:0,cuMemAddressFree:2:0,\
+                 cuMemAddressFree:4:0,cuMemAddressFree:6:0"];
+    // The first four are asked of the devices when the backend opens.
+    missing_feature_names_its_attribute [FAIL = "cuDeviceGetAttribute:5+:0"];
+    driver_that_shut_down_is_not_logged [FAIL = "cuMemAddressFree:1:4,cuMemAddressFree:3:1"];
+}
 
 /// Requires that the driver broke its contract in this operation, and returns how.
 #[track_caller]
@@ -69,7 +39,7 @@ fn broken<T>(operation: Operation, answer: Result<T>) -> String {
     what.clone()
 }
 
-fn a_descriptor_that_is_not_written(cuda: &Cuda) {
+fn unwritten_descriptor_is_an_error(cuda: &Cuda) {
     let backend = open();
     let memory = PhysicalMemory::create(&backend, SIZE, Properties::on(DEVICE).shareable()).unwrap();
     let what = "it returned the descriptor -1";
@@ -82,7 +52,7 @@ fn a_descriptor_that_is_not_written(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn null_is_no_page_locked_memory(cuda: &Cuda) {
+fn null_page_locked_memory_is_an_error(cuda: &Cuda) {
     let backend = open();
     let what = broken(Operation::PinMemory, backend.pin(Bytes(64)));
     assert_eq!(what, "it returned address 0 for 64 B of host memory");
@@ -91,7 +61,7 @@ fn null_is_no_page_locked_memory(cuda: &Cuda) {
     assert_eq!((cuda.violations(), backend.drop_log().count()), (0, 0));
 }
 
-fn a_granularity_of_0(_: &Cuda) {
+fn granularity_of_0_is_an_error(_: &Cuda) {
     let backend = open();
     let ask = Operation::QueryGranularity;
     let host = Properties::on(DEVICE).located(Location::Host);
@@ -106,7 +76,7 @@ fn a_granularity_of_0(_: &Cuda) {
 }
 
 /// The error of a stream of a foreign context names the context alone if the driver does not report its device.
-fn a_context_of_an_unlisted_device(cuda: &Cuda) {
+fn context_of_unlisted_device_is_an_error(cuda: &Cuda) {
     let backend = open();
     let context = std::ptr::with_exposed_provenance_mut(cuda.enter(0));
     // SAFETY: the context is alive as long as the process.
@@ -123,7 +93,7 @@ fn a_context_of_an_unlisted_device(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-fn read_access_that_is_not_reported(cuda: &Cuda) {
+fn unreported_read_access_is_missing(cuda: &Cuda) {
     let backend = open();
     let found = capability(&backend, Feature::ReadOnlyAccess);
     assert_eq!((found.available, found.found_by), (false, Evidence::Trial));
@@ -132,7 +102,7 @@ fn read_access_that_is_not_reported(cuda: &Cuda) {
 }
 
 /// The driver takes no hint, and returns null for each.
-fn addresses_that_are_never_those_asked_for(cuda: &Cuda) {
+fn ignored_hints_deny_fixed_addresses(cuda: &Cuda) {
     let backend = open();
     let found = capability(&backend, Feature::FixedAddress);
     assert_eq!((found.available, found.found_by), (false, Evidence::Trial), "{}", found.note);
@@ -142,7 +112,7 @@ fn addresses_that_are_never_those_asked_for(cuda: &Cuda) {
     assert_eq!((cuda.counts().reservations, cuda.violations()), (0, 0));
 }
 
-fn a_feature_whose_attribute_is_0(_: &Cuda) {
+fn missing_feature_names_its_attribute(_: &Cuda) {
     let backend = open();
     for (feature, number) in [
         (Feature::FileDescriptor, 103),
@@ -160,7 +130,7 @@ fn a_feature_whose_attribute_is_0(_: &Cuda) {
 }
 
 /// It has released everything. Any other failure is logged.
-fn a_driver_that_has_shut_down(cuda: &Cuda) {
+fn driver_that_shut_down_is_not_logged(cuda: &Cuda) {
     let backend = open();
     for logged in 0..2 {
         // SAFETY: whole units.

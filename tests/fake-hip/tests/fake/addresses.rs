@@ -1,13 +1,13 @@
 //! Memory that goes back to its device while the addresses stay reserved.
 
-use crate::child::Case;
+use crate::child::cases;
 use crate::rig::{Must, Rig, ZERO, units};
 use gpu_vmm_core::{Access, Alignment, Bytes, Detail, MemoryCalls, Placement, Properties, Reservation};
 
-pub(crate) const CASES: &[Case] = &[
-    Case { name: "returned", run: returned },
-    Case { name: "mapped_memory_is_not_returned", run: not_returned },
-];
+cases! {
+    returned;
+    mapped_memory_is_not_returned => not_returned;
+}
 
 /// Returns the mapped memory to its device, and keeps the addresses reserved.
 pub(crate) fn returned(rig: &mut Rig) {

@@ -1,23 +1,19 @@
 //! Calls that set the thread's device, and queries of a granularity, that fail.
 
-use crate::child::Case;
+use crate::child::cases;
 use crate::failures::logged;
 use crate::rig::{Must, ONE, Rig, ZERO, units};
 use gpu_vmm_core::{Backend, Bytes, Detail, Location, Operation, Properties};
 
-/// Each case with the calls that are refused, as in `failures`. The code 0 is success without a result.
-pub(crate) const CASES: [(Case, &str); 2] = [
-    // The start makes the first two calls, and describes device 1.
-    (Case { name: "a_device_that_is_not_set_back_is_recorded", run: not_set_back }, "hipSetDevice:4:999"),
+cases! {
+    // The first two calls are those of the start, which describes device 1.
+    unrestored_device_is_recorded [REFUSES = "hipSetDevice:4:999"];
     // The first two are of the devices' own memory.
-    (
-        Case { name: "a_granularity_of_0_of_the_hosts_memory_is_an_error", run: granularity_of_0 },
-        "hipMemGetAllocationGranularity:3:0",
-    ),
-];
+    host_granularity_of_0_is_an_error [REFUSES = "hipMemGetAllocationGranularity:3:0"];
+}
 
 /// The call itself has succeeded, and the next ones set the device that they need.
-fn not_set_back(rig: &mut Rig) {
+fn unrestored_device_is_recorded(rig: &mut Rig) {
     let current = || {
         let mut device = -1i32;
         rig.hip("hipGetDevice", [(&raw mut device).addr(), 0, 0]);
@@ -34,7 +30,7 @@ fn not_set_back(rig: &mut Rig) {
     assert_eq!(rig.backend.drop_log().count(), 1);
 }
 
-fn granularity_of_0(rig: &mut Rig) {
+fn host_granularity_of_0_is_an_error(rig: &mut Rig) {
     let ask = || {
         let host = Properties::on(ONE).located(Location::Host);
         rig.backend.granularity_of(Operation::QueryGranularity, &host)

@@ -1,22 +1,22 @@
 //! Memory of several devices, and devices that do not exist.
 
-use crate::child::{ALONE, Case};
+use crate::child::cases;
 use crate::rig::{Must, ONE, Rig, UNIT, ZERO, found, units};
 use gpu_vmm_core::{
     Access, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Feature, Grant, MemoryCalls, Operation,
     Properties, Reservation, SyncCalls,
 };
 
-pub(crate) const CASES: &[Case] = &[
-    Case { name: "each_part_of_a_copy_is_checked", run: parts },
-    Case { name: "a_peer_is_added_while_the_owner_works", run: busy_owner },
-    Case { name: ALONE, run: alone },
-    Case { name: "a_device_that_does_not_exist_is_refused_by_each_call", run: missing },
-    Case { name: "virtual_memory_is_found_on_a_device_with_little_memory", run: little_memory },
-];
+cases! {
+    each_part_of_copy_is_checked;
+    peer_is_added_beside_owners_work;
+    single_device_has_no_peers [DEVICES = "1"];
+    missing_device_is_refused;
+    little_memory_shows_virtual_memory;
+}
 
 /// Device 0 reads memory of device 1, which has access to the first part only. HIP 6 would have device 1 do it.
-fn parts(rig: &mut Rig) {
+fn each_part_of_copy_is_checked(rig: &mut Rig) {
     let mut from = rig.region(3).on(ONE).build().must("addresses");
     from.map(Bytes::ZERO, &rig.memory(ONE, 2)).must("mapped");
     from.map(units(2), &rig.memory(ONE, 1)).must("mapped");
@@ -41,7 +41,7 @@ fn parts(rig: &mut Rig) {
 }
 
 /// Versions that need it take the owner's access away for a moment, and so wait for its work first.
-fn busy_owner(rig: &mut Rig) {
+fn peer_is_added_beside_owners_work(rig: &mut Rig) {
     let alignment = Alignment::new(units(1)).expect("a power of two");
     let both = [ZERO, ONE].map(|device| Grant { device, access: Access::ReadWrite });
     // SAFETY: memory that fits the empty reservation. Device 0 works on it only while it has access.
@@ -60,7 +60,7 @@ fn busy_owner(rig: &mut Rig) {
     }
 }
 
-fn missing(rig: &mut Rig) {
+fn missing_device_is_refused(rig: &mut Rig) {
     let none = DeviceId(2);
     let properties = Properties::on(none);
     let backend = &rig.backend;
@@ -86,14 +86,14 @@ fn missing(rig: &mut Rig) {
 }
 
 /// A device alone has no peers, which is not the same as peers that it cannot reach.
-fn alone(rig: &mut Rig) {
+fn single_device_has_no_peers(rig: &mut Rig) {
     let all = rig.backend.capabilities(ZERO).must("capabilities");
     let peers = found(&all, Feature::PeerAccess);
     assert!(!peers.available && peers.note == "there is no other device", "{}", peers.note);
 }
 
 /// The trial takes less memory there. Some versions keep the memory of each trial.
-fn little_memory(rig: &mut Rig) {
+fn little_memory_shows_virtual_memory(rig: &mut Rig) {
     let free = rig.backend.memory_info(ZERO).must("amounts").free;
     let taken = rig.memory(ZERO, free.0 / UNIT as u64 - 16);
     let all = rig.backend.capabilities(ZERO).must("capabilities");

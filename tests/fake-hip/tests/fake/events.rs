@@ -1,26 +1,20 @@
 //! Events of which a call is refused: what the error says about the event, and the state after it. And events of copies.
 
-use crate::child::Case;
+use crate::child::cases;
 use crate::failures::{logged, told};
 use crate::rig::{Must, ONE, Rig, ZERO, units};
 use gpu_vmm_core::{Backend, Bytes, CopyCalls, Event, Operation, Stream, SyncCalls};
 
-/// Each case with the calls that are refused, as in `failures`.
-pub(crate) const CASES: [(Case, &str); 3] = [
-    (
-        Case { name: "an_event_that_fails_names_itself_and_its_device", run: failed },
-        "hipEventCreateWithFlags:1:999,hipEventRecord:1:999,hipStreamWaitEvent:1:999,hipEventQuery:1:600,\
-         hipEventQuery:2:999,hipEventSynchronize:1:999,hipEventDestroy:1:999",
-    ),
-    (
-        Case { name: "an_event_of_a_lost_device_is_done", run: lost },
-        "hipEventQuery:1:719,hipEventSynchronize:1:700,hipEventDestroy:1:719",
-    ),
-    (Case { name: "a_copy_stream_records_its_copies_and_waits_for_others", run: copied }, ""),
-];
+cases! {
+    failed_event_names_its_device
+        [REFUSES = "hipEventCreateWithFlags:1:999,hipEventRecord:1:999,hipStreamWaitEvent:1:999,\
+                    hipEventQuery:1:600,hipEventQuery:2:999,hipEventSynchronize:1:999,hipEventDestroy:1:999"];
+    event_of_lost_device_is_done [REFUSES = "hipEventQuery:1:719,hipEventSynchronize:1:700,hipEventDestroy:1:719"];
+    copy_stream_records_its_copies;
+}
 
 /// The event belongs to another device than the thread's current one, and is recorded on that device's null stream.
-fn failed(rig: &mut Rig) {
+fn failed_event_names_its_device(rig: &mut Rig) {
     let created = told(rig.backend.event(ONE).map(drop));
     let expected = (Operation::CreateEvent, "hipEventCreateWithFlags", "device 1".to_owned());
     assert_eq!(created, expected);
@@ -50,7 +44,7 @@ fn failed(rig: &mut Rig) {
 }
 
 /// A lost device runs no work, so its events count as done. The refused `hipEventDestroy` leaves the event in the fake.
-fn lost(rig: &mut Rig) {
+fn event_of_lost_device_is_done(rig: &mut Rig) {
     let mut event = rig.backend.event(ONE).must("an event");
     event.record(Stream::DEFAULT).must("recorded");
     assert!(event.is_done().must("the loss is no error"));
@@ -61,7 +55,7 @@ fn lost(rig: &mut Rig) {
 }
 
 /// The fake driver copies when a call waits for the copy's stream, by itself or by an event on it.
-fn copied(rig: &mut Rig) {
+fn copy_stream_records_its_copies(rig: &mut Rig) {
     const SIZE: Bytes = Bytes(4);
     let mut region = rig.region(1).build().must("addresses");
     region.grow_to(units(1)).must("growth");

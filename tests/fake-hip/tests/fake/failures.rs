@@ -1,8 +1,7 @@
 //! Calls that HIP refuses: what the error says about the call, and the state after it.
 
-use crate::child::Case;
+use crate::child::{Case, cases};
 use crate::rig::{FAR, Must, ONE, Rig, UNEQUAL, ZERO, alignment, found, units};
-use crate::{device_and_granularity, events};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind,
     Evidence, Feature, Grant, Handle, HandleTypes, Location, MemoryCalls, Operation, Properties, Reservation,
@@ -14,88 +13,43 @@ use std::os::fd::{AsFd, AsRawFd};
 /// The versions of the cases. 7.0 and 7.2 refuse access that is no sum of sizes; how 7.0 imports is not known.
 pub(crate) const VERSIONS: [&str; 4] = ["6.3", "7.0", "7.2", "7.15"];
 
-/// Each case with the calls that are refused: the function, the number of the call, and the code.
-pub(crate) const CASES: [(Case, &str); 20] = [
-    (
-        Case { name: "an_attribute_that_is_not_told_denies_its_feature", run: attributes },
-        "hipDeviceGetAttribute:3:999,hipDeviceGetAttribute:4:999,hipDeviceGetAttribute:5:999",
-    ),
-    (Case { name: "what_was_tried_is_not_tried_again", run: tried_once }, "hipMemCreate:6:999"),
-    (Case { name: "short_memory_of_the_host_is_no_devices", run: host_memory }, "hipMemCreate:2:2"),
-    (Case { name: "a_mapping_is_looked_for_twice", run: looked_for_twice }, "hipMemGetAccess:1:1"),
-    (
-        Case { name: "a_device_asks_whether_it_reaches_the_others", run: reached },
-        "hipDeviceCanAccessPeer:1:999",
-    ),
-    (
-        Case { name: "memory_that_is_not_exported_has_no_descriptor", run: not_exported },
-        "hipMemExportToShareableHandle:1:999",
-    ),
-    (Case { name: "too_many_addresses_have_their_size_in_the_error", run: too_many_addresses }, ""),
-    (
-        Case { name: "a_copy_or_fill_that_fails_names_its_addresses", run: copies },
-        "hipMemcpy:1:1,hipMemcpy:2:1,hipMemcpy:3:1,hipMemset:1:1",
-    ),
-    (
-        Case { name: "a_queued_copy_that_fails_names_its_addresses", run: queued_copies },
-        "hipMemcpyAsync:1:1,hipMemcpyAsync:2:1",
-    ),
-    (
-        Case { name: "a_wait_that_fails_names_its_stream_or_device", run: waits },
-        "hipStreamSynchronize:1:999,hipDeviceSynchronize:1:999,hipDeviceSynchronize:3:999",
-    ),
-    (
-        Case { name: "a_plain_allocation_that_fails_names_its_size_and_device", run: plain },
-        "hipMalloc:1:999,hipFree:1:1",
-    ),
-    (
-        Case { name: "memory_that_fails_names_its_size_and_device", run: memory },
-        "hipMemCreate:1:999,hipMemCreate:2:700,hipMemCreate:3:801,hipMemCreate:4:801,hipMemRelease:1:1",
-    ),
-    (
-        Case { name: "addresses_that_fail_name_their_size_and_hint", run: addresses },
-        "hipMemAddressReserve:1:2,hipMemAddressReserve:2:999,hipMemAddressFree:1:1",
-    ),
-    (
-        Case { name: "a_mapping_that_fails_names_its_range", run: mappings },
-        "hipMemMap:1:999,hipMemUnmap:1:999,hipMemSetAccess:1:999,hipMemGetAccess:4:999",
-    ),
-    (
-        Case { name: "an_export_or_import_that_fails_names_the_memory", run: exports },
-        "hipMemExportToShareableHandle:1:999,hipMemImportFromShareableHandle:1:999",
-    ),
-    (
-        Case { name: "a_descriptor_of_a_range_that_fails_names_the_range", run: descriptors },
-        "hsa_amd_vmem_retain_alloc_handle:1:1,hsa_amd_vmem_export_shareable_handle:1:1,\
-         hsa_amd_vmem_handle_release:2:1",
-    ),
-    (
-        Case { name: "access_by_rocr_that_fails_names_range_and_device", run: agents },
-        "hsa_amd_vmem_set_access:1:1,hsa_agent_get_info:1:1",
-    ),
-    (
-        Case { name: "a_stream_that_fails_names_its_device", run: streams },
-        "hipStreamCreateWithFlags:1:999,hipStreamSynchronize:1:999,hipStreamDestroy:2:999,hipStreamDestroy:3:700",
-    ),
-    (
-        Case { name: "page_locked_memory_that_fails_names_its_size", run: pinned },
-        "hipHostMalloc:1:2,hipHostFree:1:1",
-    ),
-    (
-        Case { name: "a_question_that_fails_names_its_device", run: questions },
-        "hipMemGetInfo:1:999,hipSetDevice:3:999,hipGetDevice:5:999,hipPointerGetAttributes:1:999",
-    ),
-];
+cases! {
+    failed_attribute_denies_its_feature
+        [REFUSES = "hipDeviceGetAttribute:3:999,hipDeviceGetAttribute:4:999,hipDeviceGetAttribute:5:999"];
+    tried_features_are_not_retried [REFUSES = "hipMemCreate:6:999"];
+    short_host_memory_is_the_hosts [REFUSES = "hipMemCreate:2:2"];
+    mapping_is_looked_for_twice [REFUSES = "hipMemGetAccess:1:1"];
+    device_asks_for_its_peers [REFUSES = "hipDeviceCanAccessPeer:1:999"];
+    failed_export_has_no_descriptor [REFUSES = "hipMemExportToShareableHandle:1:999"];
+    too_many_addresses_have_their_size;
+    failed_copy_names_its_addresses [REFUSES = "hipMemcpy:1:1,hipMemcpy:2:1,hipMemcpy:3:1,hipMemset:1:1"];
+    failed_queued_copy_names_its_addresses [REFUSES = "hipMemcpyAsync:1:1,hipMemcpyAsync:2:1"];
+    failed_wait_names_stream_or_device
+        [REFUSES = "hipStreamSynchronize:1:999,hipDeviceSynchronize:1:999,hipDeviceSynchronize:3:999"];
+    failed_plain_allocation_names_its_size [REFUSES = "hipMalloc:1:999,hipFree:1:1"];
+    failed_memory_names_its_size
+        [REFUSES = "hipMemCreate:1:999,hipMemCreate:2:700,hipMemCreate:3:801,hipMemCreate:4:801,hipMemRelease:1:1"];
+    failed_reservation_names_its_hint
+        [REFUSES = "hipMemAddressReserve:1:2,hipMemAddressReserve:2:999,hipMemAddressFree:1:1"];
+    failed_mapping_names_its_range
+        [REFUSES = "hipMemMap:1:999,hipMemUnmap:1:999,hipMemSetAccess:1:999,hipMemGetAccess:4:999"];
+    failed_export_names_the_memory
+        [REFUSES = "hipMemExportToShareableHandle:1:999,hipMemImportFromShareableHandle:1:999"];
+    failed_range_export_names_the_range
+        [REFUSES = "hsa_amd_vmem_retain_alloc_handle:1:1,hsa_amd_vmem_export_shareable_handle:1:1,\
+                    hsa_amd_vmem_handle_release:2:1"];
+    failed_rocr_access_names_its_range [REFUSES = "hsa_amd_vmem_set_access:1:1,hsa_agent_get_info:1:1"];
+    failed_stream_names_its_device
+        [REFUSES = "hipStreamCreateWithFlags:1:999,hipStreamSynchronize:1:999,hipStreamDestroy:2:999,\
+                    hipStreamDestroy:3:700"];
+    failed_pinning_names_its_size [REFUSES = "hipHostMalloc:1:2,hipHostFree:1:1"];
+    failed_query_names_its_device
+        [REFUSES = "hipMemGetInfo:1:999,hipSetDevice:3:999,hipGetDevice:5:999,hipPointerGetAttributes:1:999"];
+}
 
 /// Returns whether a case is for this version. How many trials create memory is known of 7.2 alone.
 pub(crate) fn is_for(case: &Case, version: &str) -> bool {
-    case.name != "what_was_tried_is_not_tried_again" || version == "7.2"
-}
-
-/// Returns the calls that are refused in a case.
-pub(crate) fn refused_in(name: &str) -> &'static str {
-    let mut all = CASES.iter().chain(&events::CASES).chain(&device_and_granularity::CASES);
-    all.find(|(case, _)| case.name == name).map_or("", |(_, calls)| *calls)
+    case.name != "tried_features_are_not_retried" || version == "7.2"
 }
 
 const RW: Access = Access::ReadWrite;
@@ -125,7 +79,7 @@ fn create(rig: &Rig, count: u64, properties: &Properties) -> Result<HipHandle> {
     unsafe { rig.backend.create(units(count), properties) }
 }
 
-fn copies(rig: &mut Rig) {
+fn failed_copy_names_its_addresses(rig: &mut Rig) {
     let mut region = rig.region(2).build().must("addresses");
     region.grow_to(units(2)).must("growth");
     let (at, to) = (region.address() + Bytes(64), region.address() + units(1));
@@ -149,7 +103,7 @@ fn copies(rig: &mut Rig) {
     }
 }
 
-fn queued_copies(rig: &mut Rig) {
+fn failed_queued_copy_names_its_addresses(rig: &mut Rig) {
     let mut region = rig.region(1).build().must("addresses");
     region.grow_to(units(1)).must("growth");
     let pinned = rig.backend.pin(units(1)).must("pinned");
@@ -167,7 +121,7 @@ fn queued_copies(rig: &mut Rig) {
     copy_stream.finish().must("nothing is queued");
 }
 
-fn waits(rig: &mut Rig) {
+fn failed_wait_names_stream_or_device(rig: &mut Rig) {
     let waited = told(rig.backend.synchronize_stream(ONE, Stream::DEFAULT));
     assert_eq!(waited, (Operation::WaitForStream, "hipStreamSynchronize", "stream 0x0".to_owned()));
     let waited = told(rig.backend.synchronize(ONE));
@@ -177,7 +131,7 @@ fn waits(rig: &mut Rig) {
     assert_eq!(released, (Operation::FreeReservation, "hipDeviceSynchronize", "device 1".to_owned()));
 }
 
-fn attributes(rig: &mut Rig) {
+fn failed_attribute_denies_its_feature(rig: &mut Rig) {
     let all = rig.backend.capabilities(ZERO).must("capabilities");
     let mut expected = vec![(Feature::FabricHandle, 95), (Feature::RemoteDma, 94)];
     if !rig.has("host-access-appears") {
@@ -193,7 +147,7 @@ fn attributes(rig: &mut Rig) {
 }
 
 /// Of 7.2, the capabilities of a device take five trials that create memory. Two of them are not repeated.
-fn tried_once(rig: &mut Rig) {
+fn tried_features_are_not_retried(rig: &mut Rig) {
     let properties = Properties::on(ZERO);
     let first = rig.backend.capabilities(ZERO).must("capabilities");
     assert!(found(&first, Feature::HostAccess).available && found(&first, Feature::ReadOnlyAccess).available);
@@ -207,7 +161,7 @@ fn tried_once(rig: &mut Rig) {
 }
 
 /// The first creation is the trial of such memory.
-fn host_memory(rig: &mut Rig) {
+fn short_host_memory_is_the_hosts(rig: &mut Rig) {
     if rig.has("host-memory-is-the-devices") {
         return;
     }
@@ -218,7 +172,7 @@ fn host_memory(rig: &mut Rig) {
 }
 
 /// HIP reports a failure below it as if nothing was mapped.
-fn looked_for_twice(rig: &mut Rig) {
+fn mapping_is_looked_for_twice(rig: &mut Rig) {
     let mut reservation = reserve(rig, 1, None).must("addresses");
     let handle = create(rig, 1, &Properties::on(ZERO)).must("memory");
     // SAFETY: memory that fits the empty reservation, which no device uses.
@@ -229,13 +183,13 @@ fn looked_for_twice(rig: &mut Rig) {
     }
 }
 
-fn reached(rig: &mut Rig) {
+fn device_asks_for_its_peers(rig: &mut Rig) {
     let asked = told(rig.backend.capabilities(ZERO));
     let context = "device 0 to device 1".to_owned();
     assert_eq!(asked, (Operation::QueryPeerAccess, "hipDeviceCanAccessPeer", context));
 }
 
-fn not_exported(rig: &mut Rig) {
+fn failed_export_has_no_descriptor(rig: &mut Rig) {
     let all = rig.backend.capabilities(ZERO).must("capabilities");
     let found = found(&all, Feature::FileDescriptor);
     assert_eq!((found.available, found.found_by), (false, Evidence::Trial), "{}", found.note);
@@ -243,7 +197,7 @@ fn not_exported(rig: &mut Rig) {
 }
 
 /// HIP ignores the alignment, so more than the size is reserved.
-fn too_many_addresses(rig: &mut Rig) {
+fn too_many_addresses_have_their_size(rig: &mut Rig) {
     let (huge, alignment) = (Bytes(u64::MAX - (Bytes::mib(2).0 - 1)), Bytes::gib(1));
     let alignment = Alignment::new(alignment).expect("a power of two");
     // SAFETY: a multiple of the granularity; nothing is reserved.
@@ -252,7 +206,7 @@ fn too_many_addresses(rig: &mut Rig) {
     assert_eq!((*size, *limit), (huge, Alignment::MAX));
 }
 
-fn plain(rig: &mut Rig) {
+fn failed_plain_allocation_names_its_size(rig: &mut Rig) {
     let allocated = told(rig.backend.allocate_plain(ONE, units(3)));
     assert_eq!(allocated, (Operation::Allocate, "hipMalloc", "6 MiB on device 1".to_owned()));
     let none = rig.backend.allocate_plain(ONE, Bytes::ZERO).expect_err("no memory");
@@ -266,7 +220,7 @@ fn plain(rig: &mut Rig) {
     }
 }
 
-fn memory(rig: &mut Rig) {
+fn failed_memory_names_its_size(rig: &mut Rig) {
     let plain = Properties::on(ONE);
     let failed = create(rig, 2, &plain).expect_err("the call is refused");
     let source = failed.driver_error().expect("HIP's error");
@@ -289,7 +243,7 @@ fn memory(rig: &mut Rig) {
     (rig.left.handles, rig.left.physical) = (1, 1);
 }
 
-fn addresses(rig: &mut Rig) {
+fn failed_reservation_names_its_hint(rig: &mut Rig) {
     let full = reserve(rig, 2, None).expect_err("no addresses");
     assert!(
         matches!(full.detail(), Detail::OutOfAddresses { requested, .. } if *requested == units(2)),
@@ -310,7 +264,7 @@ fn addresses(rig: &mut Rig) {
     rig.left.others[0] = 1;
 }
 
-fn mappings(rig: &mut Rig) {
+fn failed_mapping_names_its_range(rig: &mut Rig) {
     let grant = Grant { device: ZERO, access: RW };
     let mut reservation = reserve(rig, 4, None).must("addresses");
     let at = AddressRange { base: reservation.range().base + units(1), size: units(2) };
@@ -339,7 +293,7 @@ fn mappings(rig: &mut Rig) {
     }
 }
 
-fn exports(rig: &mut Rig) {
+fn failed_export_names_the_memory(rig: &mut Rig) {
     let properties = Properties::on(ONE).shareable();
     let handle = create(rig, 2, &properties).must("memory");
     let exported = told(handle.export());
@@ -384,7 +338,7 @@ fn exports(rig: &mut Rig) {
 }
 
 /// Each failed attempt gives the reference to the memory back.
-fn descriptors(rig: &mut Rig) {
+fn failed_range_export_names_the_range(rig: &mut Rig) {
     let mut reservation = reserve(rig, 3, None).must("addresses");
     let handle = create(rig, 2, &Properties::on(ZERO)).must("memory");
     let at = AddressRange { base: reservation.range().base, size: units(2) };
@@ -417,7 +371,7 @@ fn descriptors(rig: &mut Rig) {
 }
 
 /// HIP 7.0 to 7.2 refuse the call itself, so ROCr is called.
-fn agents(rig: &mut Rig) {
+fn failed_rocr_access_names_its_range(rig: &mut Rig) {
     let mut region = rig.unequal_region();
     let base = region.address();
     let mut refused = UNEQUAL.iter().filter_map(|(offset, size)| {
@@ -442,7 +396,7 @@ fn agents(rig: &mut Rig) {
 }
 
 /// A stream that cannot be waited for is destroyed all the same. The errors of a lost device are not recorded.
-fn streams(rig: &mut Rig) {
+fn failed_stream_names_its_device(rig: &mut Rig) {
     let created = told(rig.backend.copy_stream(ONE).map(drop));
     assert_eq!(created, (Operation::CreateStream, "hipStreamCreateWithFlags", "device 1".to_owned()));
     drop(rig.backend.copy_stream(ONE).must("a copy stream"));
@@ -458,7 +412,7 @@ fn streams(rig: &mut Rig) {
     rig.left.others[4] = 2;
 }
 
-fn pinned(rig: &mut Rig) {
+fn failed_pinning_names_its_size(rig: &mut Rig) {
     let none = rig.backend.pin(Bytes::ZERO).expect_err("no memory");
     assert!(matches!(none.detail(), Detail::ZeroSize), "{none}");
     let full = rig.backend.pin(units(2)).expect_err("no memory");
@@ -471,7 +425,7 @@ fn pinned(rig: &mut Rig) {
     rig.left.others[3] = 1;
 }
 
-fn questions(rig: &mut Rig) {
+fn failed_query_names_its_device(rig: &mut Rig) {
     let asked = told(rig.backend.memory_info(ZERO));
     assert_eq!(asked, (Operation::QueryMemory, "hipMemGetInfo", "device 0".to_owned()));
     let asked = told(rig.backend.memory_info(ONE));

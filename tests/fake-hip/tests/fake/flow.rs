@@ -1,6 +1,6 @@
 //! A region's life, by gpu-vmm-core: it must succeed on every version.
 
-use crate::child::{BESIDE, Case, MANY, NO_DEVICE, ODD};
+use crate::child::{Case, cases};
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
     Access, Address, Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, DriverInfo, Evidence, Feature,
@@ -13,35 +13,34 @@ use std::os::fd::AsFd;
 
 const RW: Access = Access::ReadWrite;
 
-pub(crate) const CASES: &[Case] = &[
-    Case { name: "life", run: life },
-    Case { name: "unequal_steps", run: unequal_steps },
-    Case { name: "aliases", run: aliases },
-    Case { name: "remapped", run: remapped },
-    Case { name: "two_devices", run: two_devices },
-    Case { name: "shared", run: shared },
-    Case { name: "out_of_memory", run: out_of_memory },
-    Case { name: "rounds", run: rounds },
-    Case { name: "capabilities", run: capabilities },
-    Case { name: "staged", run: staged },
-    Case { name: "done_at_once", run: done_at_once },
-    Case { name: "walked", run: walked },
-    Case { name: "read_only_for_the_owner", run: read_only_for_the_owner },
-    Case { name: BESIDE, run: beside },
-];
+cases! {
+    life;
+    unequal_steps;
+    aliases;
+    remapped;
+    two_devices;
+    shared;
+    out_of_memory;
+    rounds;
+    capabilities;
+    staged;
+    done_at_once;
+    walked;
+    read_only_for_the_owner;
+    first_device_has_no_virtual_memory [WITHOUT_VMM = "1"] => beside;
+}
 
 /// For the parent: prints the quirks of the version.
 pub(crate) const QUIRKS: Case = Case {
     name: "quirks",
+    settings: &[],
     run: |rig| rig.backend.quirks().iter().for_each(|quirk| println!("{}", quirk.id)),
 };
 
-/// For the parent: fails when it opens the backend.
-pub(crate) const WITHOUT_A_DEVICE: Case = Case { name: NO_DEVICE, run: |_| {} };
-
 /// For the parent: a machine with more devices than gpu-vmm can name.
 pub(crate) const MANY_DEVICES: Case = Case {
-    name: MANY,
+    name: "many_devices",
+    settings: &[("DEVICES", "130")],
     run: |rig| {
         assert_eq!(rig.backend.devices().len(), DeviceId::LIMIT as usize);
         assert_eq!(rig.backend.devices().last().expect("a device").id, DeviceId(DeviceId::LIMIT - 1));
@@ -50,15 +49,27 @@ pub(crate) const MANY_DEVICES: Case = Case {
     },
 };
 
-/// For the parent: fails when it opens the backend, since the granularity is no power of two.
-pub(crate) const ODD_GRANULARITY: Case = Case { name: ODD, run: |_| {} };
+const fn not_opened(name: &'static str, settings: &'static [(&'static str, &'static str)]) -> Case {
+    Case { name, settings, run: |_| {} }
+}
 
-/// For the parent: fails when it opens the backend, since the function of its name fails. And a part of the error.
-pub(crate) const FAILED_STARTS: [(Case, &str); 4] = [
-    (Case { name: "hipInit", run: |_| {} }, "has no device"),
-    (Case { name: "hipGetDeviceCount", run: |_| {} }, "has no device"),
-    (Case { name: "hipRuntimeGetVersion", run: |_| {} }, "needs 6.1 or later"),
-    (Case { name: "hipDeviceGetName", run: |_| {} }, "device 0"),
+/// For the parent: each fails when it opens the backend, with these parts in the error.
+pub(crate) const FAILED_STARTS: [(Case, &[&str]); 6] = [
+    (not_opened("no_device", &[("DEVICES", "0")]), &["hipGetDeviceCount returned success and 0"]),
+    (
+        not_opened("odd_granularity", &[("GRANULARITY_KB", "3072")]),
+        &["hipMemGetAllocationGranularity returned 3 MiB for device 0, not a power of two"],
+    ),
+    (not_opened("init", &[("FAILS", "hipInit")]), &["hipInit", "999", "has no device"]),
+    (
+        not_opened("device_count", &[("FAILS", "hipGetDeviceCount")]),
+        &["hipGetDeviceCount", "999", "has no device"],
+    ),
+    (
+        not_opened("version", &[("FAILS", "hipRuntimeGetVersion")]),
+        &["hipRuntimeGetVersion", "999", "needs 6.1 or later"],
+    ),
+    (not_opened("device_name", &[("FAILS", "hipDeviceGetName")]), &["hipDeviceGetName", "999", "device 0"]),
 ];
 
 /// Makes a device write both ends of every unit, and then all devices with access read all of them.

@@ -20,11 +20,15 @@ pub(crate) struct Row {
 
 /// The quirk; versions that have it; the case; the message without the workaround.
 macro_rules! row {
-    ($quirk:literal, $versions:expr, $case:expr, $without:literal) => {
+    ($quirk:literal, $versions:expr, $case:expr $(, [$setting:ident = $value:literal])?, $without:literal) => {
         Row {
             quirk: $quirk,
             versions: $versions,
-            case: Case { name: stringify!($case), run: $case },
+            case: Case {
+                name: stringify!($case),
+                settings: &[$((stringify!($setting), $value))?],
+                run: $case,
+            },
             without: $without,
         }
     };
@@ -76,7 +80,7 @@ pub(crate) const ROWS: &[Row] = &[
     row!("unmap-on-current-device", &["7.0", "7.1", "7.12"], queued, "Page not present"),
     row!("host-access-not-reported", HOST, host::access, "hipMemGetAccess"),
     row!("host-access-leaves-a-hole", HOST, host::closed_again, "nothing is at the addresses"),
-    row!("host-access-faults", &["7.15", "7.16"], host::unusable, "SIGBUS"),
+    row!("host-access-faults", &["7.15", "7.16"], host::unusable, [HOST_FAULTS = "1"], "SIGBUS"),
     row!("error-sticks", &["7.0", "7.1", "7.12", "7.15"], no_error_is_left, "hipGetLastError"),
 ];
 

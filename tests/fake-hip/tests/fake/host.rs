@@ -1,6 +1,6 @@
 //! The host: its access to a device's memory, its own memory mapped for devices, and descriptors of ranges.
 
-use crate::child::Case;
+use crate::child::cases;
 use crate::flow::check;
 use crate::rig::{Must, ONE, Rig, ZERO, found, units};
 use gpu_vmm_core::{
@@ -12,11 +12,11 @@ use std::os::fd::AsRawFd;
 const RW: Access = Access::ReadWrite;
 const HOST: DeviceId = DeviceId::HOST;
 
-pub(crate) const CASES: &[Case] = &[
-    Case { name: "host_access", run: access },
-    Case { name: "host_memory", run: memory },
-    Case { name: "ranges", run: ranges },
-];
+cases! {
+    host_access => access;
+    host_memory => memory;
+    ranges;
+}
 
 /// Grows in steps of unequal sizes, which HIP 7.2 refuses in its own order. Then the CPU reads data of a device, and the
 /// device reads data of the CPU.

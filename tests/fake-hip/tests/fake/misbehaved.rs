@@ -1,9 +1,6 @@
 //! Drivers of which a call misbehaves in a way that no known version does.
 
-use crate::child::{
-    ACCESS_FAILS, Case, ENDS_FAIL, FIRST_ONLY, FREE_FAILS, LOSES_MEMORY, NO_AGENT, NO_ATTRIBUTES,
-    NO_GRANULARITY, NO_HINTS, NO_NUMBERS, NO_PEERS, NO_UUID, RELEASE_FAILS, SETS_WRITE, WAITS_FAIL,
-};
+use crate::child::cases;
 use crate::flow::check;
 use crate::rig::{Must, ONE, Rig, UNEQUAL, ZERO, units};
 use gpu_vmm_core::{
@@ -11,26 +8,26 @@ use gpu_vmm_core::{
     PhysicalMemory, Placement, Properties, Reservation, SyncCalls,
 };
 
-pub(crate) const CASES: [Case; 15] = [
-    Case { name: FIRST_ONLY, run: access_of_the_first },
-    Case { name: RELEASE_FAILS, run: a_failed_release },
-    Case { name: ACCESS_FAILS, run: no_access },
-    Case { name: FREE_FAILS, run: failed_frees },
-    Case { name: NO_AGENT, run: no_agent },
-    Case { name: WAITS_FAIL, run: failed_waits },
-    Case { name: NO_HINTS, run: no_hints },
-    Case { name: SETS_WRITE, run: more_access },
-    Case { name: LOSES_MEMORY, run: lost_memory },
-    Case { name: NO_GRANULARITY, run: no_granularity },
-    Case { name: ENDS_FAIL, run: failed_ends },
-    Case { name: NO_NUMBERS, run: no_numbers },
-    Case { name: NO_UUID, run: no_uuid },
-    Case { name: NO_ATTRIBUTES, run: no_attributes },
-    Case { name: NO_PEERS, run: no_peers },
-];
+cases! {
+    unset_access_of_second_mapping_is_noticed [SETS_ACCESS_OF = "1"];
+    failed_release_is_recorded [FAILS = "hipMemRelease"];
+    refused_access_denies_virtual_memory [FAILS = "hipMemSetAccess"];
+    each_range_is_freed_despite_failures [FAILS = "hipMemAddressFree"];
+    unknown_agent_leaves_nothing [FAILS = "hsa_amd_pointer_info"];
+    failed_waits_are_reported [FAILS = "hipFree,hipDeviceSynchronize"];
+    ignored_hints_are_reported [TAKES_HINTS = "0"];
+    wider_access_is_an_error [SETS_WRITE = "1"];
+    small_loss_is_no_leak [LOSES_MEMORY = "1"];
+    device_of_unknown_granularity_is_unusable [FAILS = "hipMemGetAllocationGranularity"];
+    failed_ends_are_recorded [FAILS = "hipHostFree,hipStreamDestroy"];
+    short_memory_without_numbers [FAILS = "hipMemGetInfo"];
+    device_without_uuid_has_none [FAILS = "hipDeviceGetUuid"];
+    device_of_unknown_attributes_is_unusable [FAILS = "hipDeviceGetAttribute"];
+    failed_peer_query_is_an_error [FAILS = "hipDeviceCanAccessPeer"];
+}
 
 /// The backend reads the access of the last mapping of a call back as well as the first one's.
-fn access_of_the_first(rig: &mut Rig) {
+fn unset_access_of_second_mapping_is_noticed(rig: &mut Rig) {
     let alignment = Alignment::new(units(1)).expect("a power of two");
     let both = Grant { device: ZERO, access: Access::ReadWrite };
     // SAFETY: whole units; each memory fits the empty reservation behind the other, and no device uses it.
@@ -52,7 +49,7 @@ fn access_of_the_first(rig: &mut Rig) {
 }
 
 /// A destructor cannot return the error of its call, so the backend keeps it.
-fn a_failed_release(rig: &mut Rig) {
+fn failed_release_is_recorded(rig: &mut Rig) {
     let before = rig.backend.drop_log().count();
     drop(PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO)).must("memory"));
     assert_eq!(rig.backend.drop_log().count(), before + 1, "the failed release is not recorded");
@@ -61,14 +58,14 @@ fn a_failed_release(rig: &mut Rig) {
     assert_eq!(error.driver_error().map(|source| source.code), Some(999), "{error}");
 }
 
-fn no_access(rig: &mut Rig) {
+fn refused_access_denies_virtual_memory(rig: &mut Rig) {
     let all = rig.backend.capabilities(ZERO).must("capabilities");
     let found = all.iter().find(|one| one.feature == Feature::VirtualMemory).expect("it is reported");
     assert!(!found.available && found.note.contains("hipMemSetAccess"), "{}", found.note);
 }
 
 /// A range whose free fails is not freed again, and the others are freed.
-fn failed_frees(rig: &mut Rig) {
+fn each_range_is_freed_despite_failures(rig: &mut Rig) {
     drop([1, 2, 3].map(|count| rig.region(count).build().must("addresses")));
     let released = rig.backend.release_kept_addresses();
     let error = match released {
@@ -84,7 +81,7 @@ fn failed_frees(rig: &mut Rig) {
 
 /// The allocation by which the agent of a device is found is freed also if it is not found. The first call that needs the agent
 /// fails.
-fn no_agent(rig: &mut Rig) {
+fn unknown_agent_leaves_nothing(rig: &mut Rig) {
     let mut region = rig.unequal_region();
     let mut mappings = UNEQUAL.into_iter();
     let answer = mappings
@@ -98,7 +95,7 @@ fn no_agent(rig: &mut Rig) {
 }
 
 /// A wait that fails is no wait, whichever call waits.
-fn failed_waits(rig: &mut Rig) {
+fn failed_waits_are_reported(rig: &mut Rig) {
     for device in [ZERO, ONE] {
         let error = rig.backend.synchronize(device).expect_err("nothing has waited");
         assert_eq!(error.driver_error().map(|source| source.call), Some("hipDeviceSynchronize"), "{error}");
@@ -107,7 +104,7 @@ fn failed_waits(rig: &mut Rig) {
     std::process::exit(0);
 }
 
-fn no_hints(rig: &mut Rig) {
+fn ignored_hints_are_reported(rig: &mut Rig) {
     let all = rig.backend.capabilities(ZERO).must("capabilities");
     let fixed = all.iter().find(|one| one.feature == Feature::FixedAddress).expect("it is reported");
     assert!(!fixed.available, "{}", fixed.note);
@@ -126,7 +123,7 @@ fn no_hints(rig: &mut Rig) {
 }
 
 /// More access than was set is an error, as less is.
-fn more_access(rig: &mut Rig) {
+fn wider_access_is_an_error(rig: &mut Rig) {
     let mut region = rig.region(1).build().must("addresses");
     region.grow_to(units(1)).must("growth");
     // The owner's access, which some versions must lose before a peer gets any, comes back after the failure.
@@ -140,7 +137,7 @@ fn more_access(rig: &mut Rig) {
 }
 
 /// The trial compares free memory before and after.
-fn lost_memory(rig: &mut Rig) {
+fn small_loss_is_no_leak(rig: &mut Rig) {
     let keeps = rig.has("release-frees-nothing") || rig.has("memory-stays-until-free");
     let all = rig.backend.capabilities(ZERO).must("capabilities");
     let found = all.iter().find(|one| one.feature == Feature::VirtualMemory).expect("it is reported");
@@ -150,7 +147,7 @@ fn lost_memory(rig: &mut Rig) {
 }
 
 /// No call uses the device, and no capability of it is tried.
-fn no_granularity(rig: &mut Rig) {
+fn device_of_unknown_granularity_is_unusable(rig: &mut Rig) {
     let reason = rig.backend.devices()[0].unusable.clone().expect("a reason");
     assert!(reason.contains("hipMemGetAllocationGranularity"), "{reason}");
     fails!(PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO)), Unsupported);
@@ -159,7 +156,7 @@ fn no_granularity(rig: &mut Rig) {
 }
 
 /// The objects are gone all the same: this driver fails after it has done the work.
-fn failed_ends(rig: &mut Rig) {
+fn failed_ends_are_recorded(rig: &mut Rig) {
     let last = |call: &str| {
         let error = rig.backend.drop_log().take_last().expect("the failure is recorded");
         assert!(error.to_string().contains(call), "{error}");
@@ -171,7 +168,7 @@ fn failed_ends(rig: &mut Rig) {
 }
 
 /// The error is HIP's own then, with the reason why the numbers are missing.
-fn no_numbers(rig: &mut Rig) {
+fn short_memory_without_numbers(rig: &mut Rig) {
     let _held = rig.memory(ONE, 200);
     let error = PhysicalMemory::create(&rig.backend, units(100), Properties::on(ONE)).expect_err("no more");
     let Detail::Driver { source, context } = error.detail() else { panic!("{error}") };
@@ -180,7 +177,7 @@ fn no_numbers(rig: &mut Rig) {
     assert!(unknown.is_some_and(|why| why.contains("hipMemGetInfo")), "{context}");
 }
 
-fn no_uuid(rig: &mut Rig) {
+fn device_without_uuid_has_none(rig: &mut Rig) {
     for device in rig.backend.devices() {
         assert_eq!((device.uuid, device.unusable.as_ref()), (None, None));
     }
@@ -188,7 +185,7 @@ fn no_uuid(rig: &mut Rig) {
 }
 
 /// Whether such a device has virtual memory management is not known.
-fn no_attributes(rig: &mut Rig) {
+fn device_of_unknown_attributes_is_unusable(rig: &mut Rig) {
     for device in rig.backend.devices() {
         let reason = device.unusable.as_deref().expect("a reason");
         assert!(reason.contains("hipDeviceGetAttribute") && reason.contains("(999)"), "{reason}");
@@ -197,7 +194,7 @@ fn no_attributes(rig: &mut Rig) {
     fails!(PhysicalMemory::create(&rig.backend, units(1), Properties::on(ONE)), Unsupported);
 }
 
-fn no_peers(rig: &mut Rig) {
+fn failed_peer_query_is_an_error(rig: &mut Rig) {
     let error = rig.backend.can_access(ONE, ZERO).expect_err("no answer");
     let Detail::Driver { source, context } = error.detail() else { panic!("{error}") };
     let expected = (Operation::QueryPeerAccess, "hipDeviceCanAccessPeer", "device 1 to device 0");

@@ -1,9 +1,6 @@
 //! Drivers that return success and no result, an unknown result, or the opposite attribute.
 
-use crate::child::{
-    Case, NEGATED, NEGATED_ON_ONE, NO_ADDRESSES, NO_DESCRIPTORS, NO_OWNER, NO_PAGES, SETS_NOTHING,
-    UNKNOWN_ACCESS,
-};
+use crate::child::cases;
 use crate::rig::{FAR, Must, ONE, Rig, UNEQUAL, ZERO, alignment, found, units};
 use gpu_vmm_core::{
     Access, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Evidence, FabricHandle, Feature, Grant,
@@ -11,16 +8,17 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_hip::HipReservation;
 
-pub(crate) const CASES: [Case; 8] = [
-    Case { name: NO_ADDRESSES, run: no_addresses },
-    Case { name: NO_PAGES, run: no_pages },
-    Case { name: NO_DESCRIPTORS, run: no_descriptors },
-    Case { name: NO_OWNER, run: no_owner },
-    Case { name: SETS_NOTHING, run: sets_nothing },
-    Case { name: UNKNOWN_ACCESS, run: unknown_access },
-    Case { name: NEGATED, run: negated },
-    Case { name: NEGATED_ON_ONE, run: negated_on_one },
-];
+cases! {
+    null_is_no_reservation [DOES_NOTHING = "hipMemAddressReserve"];
+    null_is_no_page_locked_memory [DOES_NOTHING = "hipHostMalloc"];
+    negative_descriptor_is_an_error
+        [DOES_NOTHING = "hipMemExportToShareableHandle,hsa_amd_vmem_export_shareable_handle"];
+    allocation_without_owner_has_no_agent [DOES_NOTHING = "hsa_amd_pointer_info"];
+    unset_access_is_an_error [DOES_NOTHING = "hipMemSetAccess"];
+    unknown_access_is_an_error [REPORTS_ACCESS = "2"];
+    each_missing_feature_has_its_reason [NEGATES = "94,95,10011"];
+    feature_of_one_device_is_its_own [NEGATES = "94@1,10011@1"];
+}
 
 const BOTH: Grant = Grant { device: ZERO, access: Access::ReadWrite };
 
@@ -58,7 +56,7 @@ fn unmap(reservation: &mut HipReservation, count: u64) {
     unsafe { reservation.unmap(Bytes::ZERO, units(count)) }.must("unmapped");
 }
 
-fn no_addresses(rig: &mut Rig) {
+fn null_is_no_reservation(rig: &mut Rig) {
     let words = "hipMemAddressReserve returned success and a null address for 6 MiB";
     for hint in [None, Some(FAR)] {
         // SAFETY: whole units.
@@ -66,12 +64,12 @@ fn no_addresses(rig: &mut Rig) {
     }
 }
 
-fn no_pages(rig: &mut Rig) {
+fn null_is_no_page_locked_memory(rig: &mut Rig) {
     let words = "hipHostMalloc returned success and a null address for 4 MiB";
     broken(rig.backend.pin(units(2)), Operation::PinMemory, words);
 }
 
-fn no_descriptors(rig: &mut Rig) {
+fn negative_descriptor_is_an_error(rig: &mut Rig) {
     let mut reservation = reserve(rig, 1);
     map(rig, &mut reservation, 1).must("mapped");
     // SAFETY: one whole mapping.
@@ -89,7 +87,7 @@ fn no_descriptors(rig: &mut Rig) {
 }
 
 /// The agent of a device is needed only where HIP refuses valid calls.
-fn no_owner(rig: &mut Rig) {
+fn allocation_without_owner_has_no_agent(rig: &mut Rig) {
     let mut region = rig.unequal_region();
     let mut mappings = UNEQUAL.into_iter();
     let answer = mappings
@@ -102,7 +100,7 @@ fn no_owner(rig: &mut Rig) {
     }
 }
 
-fn sets_nothing(rig: &mut Rig) {
+fn unset_access_is_an_error(rig: &mut Rig) {
     let mut reservation = reserve(rig, 3);
     map(rig, &mut reservation, 2).must("mapped");
     // SAFETY: one whole mapping.
@@ -116,7 +114,7 @@ fn sets_nothing(rig: &mut Rig) {
 }
 
 /// Memory may be mapped where the answer is not understood, so the addresses are not freed before it is unmapped.
-fn unknown_access(rig: &mut Rig) {
+fn unknown_access_is_an_error(rig: &mut Rig) {
     let mut reservation = reserve(rig, 2);
     let (base, range) = (reservation.range().base, reservation.range());
     let unknown = format!("hipMemGetAccess returned the unknown access 2 at {base} for device 0");
@@ -142,7 +140,7 @@ fn unknown_access(rig: &mut Rig) {
 }
 
 /// Of the three attributes, HIP before 7.14 knows the first only. It is 0 here, and the other two have the opposite value too.
-fn negated(rig: &mut Rig) {
+fn each_missing_feature_has_its_reason(rig: &mut Rig) {
     const BY_DMA_BUF: &str =
         "network cards use a dma-buf of the memory, which works with and without this property";
     let all = rig.backend.capabilities(ZERO).must("capabilities");
@@ -171,7 +169,7 @@ fn negated(rig: &mut Rig) {
     no_fabric_handles(rig, &fabric.note);
 }
 
-fn negated_on_one(rig: &mut Rig) {
+fn feature_of_one_device_is_its_own(rig: &mut Rig) {
     let all = [ZERO, ONE].map(|device| rig.backend.capabilities(device).must("capabilities"));
     let available = |feature| all.each_ref().map(|all| found(all, feature).available);
     let has_host_access = !rig.has("host-access-appears");

@@ -3,7 +3,7 @@
 use super::{
     BOTH, CudaBackend, GRANULE, ONE, SIZE, TWO, UNIT, both, bound, check_nothing_is_left, memory, open,
 };
-use crate::child::{Case, case, with};
+use crate::child::cases;
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{MulticastBackend, Team};
 use gpu_vmm_core::{
@@ -11,24 +11,20 @@ use gpu_vmm_core::{
     PhysicalMemory, Placement, Properties,
 };
 
-pub(crate) const CASES: &[Case] = &[
-    case("a_team_that_cannot_be_is_refused", a_team_that_cannot_be_is_refused),
-    case("a_binding_that_cannot_be_is_refused", a_binding_that_cannot_be_is_refused),
-    case("what_can_be_exported_takes_shareable_memory", what_can_be_exported_takes_shareable_memory),
-    with(&[("GPUS", "3")], "all_devices_of_a_team_are_named", all_devices_of_a_team_are_named),
-    case("an_object_is_exported_as_requested", an_object_is_exported_as_requested),
-    case("an_object_is_mapped_when_each_device_has_bound", an_object_is_mapped_when_each_device_has_bound),
-    case("what_was_not_bound_is_not_unbound", what_was_not_bound_is_not_unbound),
-    case("the_capability_is_the_drivers_word", the_capability_is_the_drivers_word),
-    with(&[("MULTICAST", "0")], "a_device_without_it_says_so", a_device_without_it_says_so),
-    with(
-        &[("FAIL", "cuDeviceGetAttribute:5+:999")],
-        "a_device_that_does_not_tell_has_the_drivers_answer",
-        a_device_that_does_not_tell,
-    ),
-    with(&[("VERSION", "12.0")], "a_driver_without_the_functions_says_so", a_driver_without_says_so),
-    with(&[("VERSION", "11.4")], "and_so_does_the_oldest", a_driver_without_says_so),
-];
+cases! {
+    a_team_that_cannot_be_is_refused;
+    a_binding_that_cannot_be_is_refused;
+    what_can_be_exported_takes_shareable_memory;
+    all_devices_of_a_team_are_named [GPUS = "3"];
+    an_object_is_exported_as_requested;
+    map_needs_bindings_of_each_device;
+    what_was_not_bound_is_not_unbound;
+    the_capability_is_the_drivers_word;
+    a_device_without_it_says_so [MULTICAST = "0"];
+    a_device_that_does_not_tell [FAIL = "cuDeviceGetAttribute:5+:999"];
+    a_driver_without_the_functions_says_so [VERSION = "12.0"] => a_driver_without_says_so;
+    and_so_does_the_oldest [VERSION = "11.4"] => a_driver_without_says_so;
+}
 
 macro_rules! refused {
     ($answer:expr, $kind:pat $(, $part:expr)*) => {
@@ -162,7 +158,7 @@ fn an_object_is_exported_as_requested(cuda: &Cuda) {
     check_nothing_is_left(cuda, &backend);
 }
 
-fn an_object_is_mapped_when_each_device_has_bound(cuda: &Cuda) {
+fn map_needs_bindings_of_each_device(cuda: &Cuda) {
     let backend = open(cuda);
     let mut object = both(&backend).create().unwrap().complete();
     for device in BOTH {

@@ -3,7 +3,7 @@
 use super::{
     BOTH, CudaBackend, ONE, SIZE, TWO, UNIT, both, bound, check_nothing_is_left, idle, memory, open,
 };
-use crate::child::{Case, case, with};
+use crate::child::cases;
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, MulticastRange, Team};
 use gpu_vmm_core::{Backend, Bytes, Detail, PhysicalMemory, Placement, Properties, Result};
@@ -11,49 +11,45 @@ use gpu_vmm_testkit::{FaultInject, Live};
 
 type Faulty = FaultInject<CudaBackend>;
 
-pub(crate) const CASES: &[Case] = &[
-    case("whichever_call_fails_nothing_is_left", whichever_call_fails_nothing_is_left),
-    case("what_cannot_be_unmapped_comes_back_mapped", what_cannot_be_unmapped_comes_back),
-    case("what_cannot_be_unbound_stays_bound", what_cannot_be_unbound_stays_bound),
-    case("what_cannot_be_undone_is_left_to_the_driver", what_cannot_be_undone_is_left_to_the_driver),
-    case("what_cannot_be_closed_is_left_to_the_driver", what_cannot_be_closed_is_left_to_the_driver),
-    case("what_cannot_be_unbound_ends_in_the_first_error", what_cannot_be_unbound_ends_in_the_first_error),
-    case("what_fails_in_dropping_is_logged", what_fails_in_dropping_is_logged),
-    with(&[("FAIL", "cuMulticastCreate:1:47")], "switches_that_are_full_get_advice", |cuda| {
+cases! {
+    whichever_call_fails_nothing_is_left;
+    what_cannot_be_unmapped_comes_back;
+    what_cannot_be_unbound_stays_bound;
+    failed_rollback_leaves_the_object;
+    failed_close_leaves_the_object;
+    failed_unbind_returns_the_first_error;
+    what_fails_in_dropping_is_logged;
+    switches_that_are_full_get_advice [FAIL = "cuMulticastCreate:1:47"] => |cuda| {
         answers(cuda, &["cuMulticastCreate", "CUDA_ERROR_MULTICAST_RESOURCE_FULL (47)", "release objects"]);
-    }),
-    with(&[("FAIL", "cuMulticastBindMem:2:401")], "a_fabric_in_trouble_gets_advice", |cuda| {
+    };
+    a_fabric_in_trouble_gets_advice [FAIL = "cuMulticastBindMem:2:401"] => |cuda| {
         answers(
             cuda,
             &["cuMulticastBindMem", "CUDA_ERROR_ILLEGAL_STATE (401)", "begin again", "64 MiB of device 1"],
         );
-    }),
-    with(&[("FAIL", "cuMulticastBindMem:1:802")], "a_fabric_that_is_not_ready_gets_advice", |cuda| {
+    };
+    unready_fabric_gets_advice [FAIL = "cuMulticastBindMem:1:802"] => |cuda| {
         answers(cuda, &["CUDA_ERROR_SYSTEM_NOT_READY (802)", "nvidia-fabricmanager must run"]);
-    }),
-    with(&[("FAIL", "cuMulticastBindMem:1:2")], "a_binding_that_lacks_memory_gets_advice", |cuda| {
+    };
+    a_binding_that_lacks_memory_gets_advice [FAIL = "cuMulticastBindMem:1:2"] => |cuda| {
         answers(cuda, &["CUDA_ERROR_OUT_OF_MEMORY (2)", "it is not memory alone that can be short"]);
-    }),
-    with(
-        &[("FAIL", "cuMulticastBindMem:1:1,cuMulticastUnbind:1:999")],
-        "a_binding_that_fails_names_its_ranges",
-        a_binding_that_fails_names_its_ranges,
-    ),
-    with(&[("FAIL", "cuMulticastAddDevice:2:101")], "a_device_of_another_clique_is_named", |cuda| {
+    };
+    a_binding_that_fails_names_its_ranges [FAIL = "cuMulticastBindMem:1:1,cuMulticastUnbind:1:999"];
+    a_device_of_another_clique_is_named [FAIL = "cuMulticastAddDevice:2:101"] => |cuda| {
         answers(cuda, &["cuMulticastAddDevice", "CUDA_ERROR_INVALID_DEVICE (101)", "device 1"]);
-    }),
-    with(&[("FAIL", "cuMulticastGetGranularity:2:1")], "a_granularity_may_fail", |cuda| {
+    };
+    a_granularity_may_fail [FAIL = "cuMulticastGetGranularity:2:1"] => |cuda| {
         answers(cuda, &["cuMulticastGetGranularity", "64 MiB on 2 devices"]);
-    }),
-    with(&[("FAIL", "cuMulticastGetGranularity:1:1")], "a_granularity_is_asked_for_whole_granules", |cuda| {
+    };
+    a_granularity_is_asked_for_whole_granules [FAIL = "cuMulticastGetGranularity:1:1"] => |cuda| {
         let error = Team::builder(&open(cuda)).size(Bytes(1)).device(ONE).granularity().unwrap_err();
         assert!(error.to_string().contains("2 MiB on 1 devices"), "{error}");
-    }),
-    with(&[("FAIL", "cuMemMap:1:401")], "a_map_may_fail", |cuda| {
+    };
+    a_map_may_fail [FAIL = "cuMemMap:1:401"] => |cuda| {
         answers(cuda, &["cuMemMap", "ILLEGAL_STATE"])
-    }),
-    with(&[("FAIL", "cuMemSetAccess:1:1")], "access_may_fail", |cuda| answers(cuda, &["cuMemSetAccess"])),
-];
+    };
+    access_may_fail [FAIL = "cuMemSetAccess:1:1"] => |cuda| answers(cuda, &["cuMemSetAccess"]);
+}
 
 /// Builds everything from the object to its address.
 fn build<B: gpu_vmm_core::multicast::MulticastBackend>(
@@ -179,7 +175,7 @@ fn take_what_was_left(cuda: &Cuda, devices: &[usize]) {
     cuda.release(OBJECT);
 }
 
-fn what_cannot_be_undone_is_left_to_the_driver(cuda: &Cuda) {
+fn failed_rollback_leaves_the_object(cuda: &Cuda) {
     let backend = open(cuda);
     let faulty: Faulty = FaultInject::new(backend.clone());
     let object = bound(&faulty);
@@ -210,7 +206,7 @@ fn what_cannot_be_undone_is_left_to_the_driver(cuda: &Cuda) {
 }
 
 /// The caller has the error, and nothing is tried again in dropping.
-fn what_cannot_be_closed_is_left_to_the_driver(cuda: &Cuda) {
+fn failed_close_leaves_the_object(cuda: &Cuda) {
     let backend = open(cuda);
     let faulty: Faulty = FaultInject::new(backend.clone());
     let range = bound(&faulty).map(Placement::Anywhere).unwrap();
@@ -227,7 +223,7 @@ fn what_cannot_be_closed_is_left_to_the_driver(cuda: &Cuda) {
     check_nothing_is_left(cuda, &backend);
 }
 
-fn what_cannot_be_unbound_ends_in_the_first_error(cuda: &Cuda) {
+fn failed_unbind_returns_the_first_error(cuda: &Cuda) {
     let backend = open(cuda);
     let faulty: Faulty = FaultInject::new(backend.clone());
     let object = bound(&faulty);

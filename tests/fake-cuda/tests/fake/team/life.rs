@@ -3,7 +3,7 @@
 use super::{
     BOTH, GRANULE, ONE, SIZE, TWO, UNIT, both, bound, check_nothing_is_left, idle, memory, open, wrong_words,
 };
-use crate::child::{Case, case, with};
+use crate::child::cases;
 use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastRange, Team};
@@ -11,16 +11,16 @@ use gpu_vmm_core::{Backend, Bytes, Detail, PhysicalMemory, Placement, WaitFor};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{CaptureMode, FaultInject, TestKit};
 
-pub(crate) const CASES: &[Case] = &[
-    case("a_store_reaches_the_memory_of_every_device", a_store_reaches_every_device),
-    case("sizes_are_rounded_to_the_granularity_of_multicast", sizes_are_rounded),
-    case("an_address_can_be_chosen", an_address_can_be_chosen),
-    case("memory_is_held_as_long_as_it_is_bound", memory_is_held_as_long_as_it_is_bound),
-    case("everything_can_be_dropped_at_any_step", everything_can_be_dropped_at_any_step),
-    case("a_range_that_ends_during_a_capture_is_collected", ends_during_a_capture),
-    with(&[("WORK_DELAY", "100ms")], "a_range_that_is_dropped_waits_for_its_devices", dropping_waits),
-    with(&[("WORK_DELAY", "100ms")], "and_so_does_one_that_is_unmapped", unmapping_waits),
-];
+cases! {
+    a_store_reaches_every_device;
+    sizes_are_rounded;
+    an_address_can_be_chosen;
+    bound_memory_is_held;
+    everything_can_be_dropped_at_any_step;
+    ends_during_a_capture;
+    dropping_waits [WORK_DELAY = "100ms"];
+    unmapping_waits [WORK_DELAY = "100ms"];
+}
 
 /// Each device in turn writes a pattern to the object.
 fn whole_life<B: MulticastBackend + TestKit>(backend: &B) {
@@ -157,7 +157,7 @@ fn an_address_can_be_chosen(cuda: &Cuda) {
     check_nothing_is_left(cuda, &backend);
 }
 
-fn memory_is_held_as_long_as_it_is_bound(cuda: &Cuda) {
+fn bound_memory_is_held(cuda: &Cuda) {
     let backend = open(cuda);
     let free = || BOTH.map(|device| backend.memory_info(device).unwrap().free);
     let before = free();

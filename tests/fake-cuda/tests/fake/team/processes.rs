@@ -1,7 +1,7 @@
 //! One team in two halves.
 
 use super::{ONE, SIZE, TWO, bound, check_nothing_is_left, idle, open, wrong_words};
-use crate::child::{Case, DONE, case, start, with};
+use crate::child::{Case, DONE, case, cases, start};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, Team};
 use gpu_vmm_core::{
@@ -12,21 +12,17 @@ use gpu_vmm_testkit::TestKit;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-pub(crate) const CASES: &[Case] = &[
-    case("two_halves_are_one_team", two_halves_are_one_team),
-    case("an_import_is_not_exported", an_import_is_not_exported),
-    case("what_is_no_object_is_not_imported", what_is_no_object_is_not_imported),
-    with(
-        &[("FABRIC", "1")],
-        "a_fabric_handle_is_of_an_object_that_was_created_for_it",
-        a_fabric_handle_is_of_an_object_that_was_created_for_it,
-    ),
-    case("two_processes_are_one_team", two_processes_are_one_team),
-    case("a_forked_child_gets_errors_and_drops_nothing", a_forked_child_drops_nothing),
-];
+cases! {
+    two_halves_are_one_team;
+    an_import_is_not_exported;
+    what_is_no_object_is_not_imported;
+    fabric_handle_needs_an_object_for_it [FABRIC = "1"];
+    two_processes_are_one_team;
+    a_forked_child_drops_nothing;
+}
 
 /// The second process of the case with two.
-pub(crate) const OTHER_HALF: Case = case("the_other_half", the_other_half);
+pub(crate) const OTHER_HALF: Case = case("the_other_half", &[], the_other_half);
 
 /// The environment variable with the object's descriptor.
 const DESCRIPTOR: &str = "GPU_VMM_TEST_DESCRIPTOR";
@@ -93,7 +89,7 @@ fn what_is_no_object_is_not_imported(cuda: &Cuda) {
     check_nothing_is_left(cuda, &backend);
 }
 
-fn a_fabric_handle_is_of_an_object_that_was_created_for_it(cuda: &Cuda) {
+fn fabric_handle_needs_an_object_for_it(cuda: &Cuda) {
     let backend = open(cuda);
     let bytes = FabricHandle([7; 64]);
     // SAFETY: the driver checks that the bytes name an object.
