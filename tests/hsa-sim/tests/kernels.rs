@@ -9,7 +9,6 @@ mod support;
 use gpu_vmm_hsa_sim::abi::{Agent, PacketKind, Queue, Status};
 use gpu_vmm_hsa_sim::code::{executable, reader, symbol};
 use gpu_vmm_hsa_sim::counters::hsa_sim_fault_count;
-use gpu_vmm_hsa_sim::work::queue;
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::unix::process::ExitStatusExt;
@@ -91,91 +90,41 @@ fn dispatch(queue: *mut Queue, object: u64, arguments: &[u64]) {
     deallocate(kernarg).unwrap();
 }
 
-#[test]
-fn kernels_do_what_they_are_named_for() {
-    let _alone = alone();
-    let gpu = gpu();
-    let queue = queue_of(gpu);
-    // Two adjacent mappings, so that the words are in several pieces.
-    let at = reserve(2 * MIB, 0, 0).unwrap();
-    let parts = [0, 1].map(|_| create(memory_of(gpu), MIB).unwrap());
-    map(at, MIB, parts[1]).unwrap();
-    map(at + MIB, MIB, parts[0]).unwrap();
-    set_access(at, 2 * MIB, &[(gpu, 3)]).unwrap();
-    let (first, all) = (at as u64, 2 * MIB as u64 / 8);
-    let counter = allocate(memory_of(gpu), PAGE).unwrap();
-    let run = |kernel: &str, arguments: &[u64]| {
-        dispatch(queue, load(gpu, kernel, arguments.len() as u32 * 8), arguments);
-    };
-
-    run("gpu_vmm_write_pattern", &[first, all, 9]);
-    let mixed = 10u64.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    assert_eq!(read(at, 2)[1], mixed ^ (mixed >> 32));
-    run("gpu_vmm_count_wrong", &[first, 0, 9, 0x1000]); // there is nothing to count, and no counter is touched
-    run("gpu_vmm_write_at", &[first + MIB as u64 + 8, 1]);
-    run("gpu_vmm_write_at", &[counter as u64, 7]);
-    run("gpu_vmm_write_at", &[counter as u64 + 8, 5]);
-    run("gpu_vmm_count_wrong", &[first, all, 9, counter as u64]);
-    assert_eq!(read(counter, 2), [7 + all, 6], "all are checked, and one more is wrong");
-    run("gpu_vmm_count_wrong", &[first, all, 10, counter as u64]);
-    assert_eq!(read(counter, 2), [7 + 2 * all, 6 + all], "all are wrong, under another seed");
-
-    run("gpu_vmm_fill", &[first, all, 3]);
-    assert!(read(at, all as usize).iter().all(|word| *word == 3));
-    run("gpu_vmm_write_at", &[counter as u64, 100]);
-    run("gpu_vmm_checksum", &[first, 4, counter as u64]);
-    assert_eq!(read(counter, 1), [100 + 3 * (1 + 3 + 5 + 7)]);
-    for index in 0..4 {
-        run("gpu_vmm_write_at", &[first + 24 * index, index + 20]);
-    }
-    run("gpu_vmm_copy_strided", &[first + MIB as u64, 2, first, 3, 4]);
-    assert_eq!(read(at + MIB, 8), [20, 3, 21, 3, 22, 3, 23, 3]);
-
-    assert_eq!(hsa_sim_fault_count(), 0);
-    // SAFETY: created above, and idle.
-    assert_eq!(unsafe { queue::hsa_queue_destroy(queue) }, Status::SUCCESS);
-    // SAFETY: the pointer is only compared.
-    assert_eq!(unsafe { queue::hsa_queue_destroy(queue) }, Status::INVALID_QUEUE);
-    deallocate(counter).unwrap();
-    unmap(at, 2 * MIB).unwrap();
-    parts.into_iter().for_each(|part| release(part).unwrap());
-    free(at, 2 * MIB).unwrap();
-}
-
 fn writes_where_nothing_is() {
     let (at, _) = mapped(gpu(), MIB);
     let queue = queue_of(gpu());
-    let object = load(gpu(), "gpu_vmm_write_at", 16);
-    dispatch(queue, object, &[(at + MIB) as u64, 1]);
+    let object = load(gpu(), "gpu_vmm_write_pattern", 24);
+    let (at, all) = (at as u64, MIB as u64 / 8);
+    dispatch(queue, object, &[at + MIB as u64, 1, 1]);
     assert_eq!(hsa_sim_fault_count(), 1);
-    dispatch(queue, object, &[at as u64, 1]);
-    assert_eq!(read(at, 1), [1], "the queue continues");
-    let fill = load(gpu(), "gpu_vmm_fill", 24);
-    dispatch(queue, fill, &[at as u64, MIB as u64 / 8 + 1, 7]);
+    dispatch(queue, object, &[at, 1, 1]);
+    let written = read(at as usize, 1);
+    assert_ne!(written, [0], "the queue continues");
+    dispatch(queue, object, &[at, all + 1, 7]);
     assert_eq!(hsa_sim_fault_count(), 2);
-    assert_eq!(read(at, 1), [1], "and a kernel that faults has written nothing");
+    assert_eq!(read(at as usize, 1), written, "and a kernel that faults has written nothing");
 }
 
 #[test]
-fn a_kernel_that_faults_ends_the_process() {
-    let output = child("a_kernel_that_faults_ends_the_process", &[], writes_where_nothing_is);
+fn faulting_kernel_ends_the_process() {
+    let output = child("faulting_kernel_ends_the_process", &[], writes_where_nothing_is);
     let Some(output) = output else { return };
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{told}");
     assert!(told.contains("Memory access fault by GPU node-1 on address 0x"), "{told}");
-    assert!(told.contains("gpu_vmm_write_at"), "{told}");
+    assert!(told.contains("gpu_vmm_write_pattern"), "{told}");
 }
 
 #[test]
-fn a_kernel_that_faults_can_be_counted() {
+fn faulting_kernel_can_be_counted() {
     let settings = [("HSA_SIM_ON_FAULT", "skip")];
-    let output = child("a_kernel_that_faults_can_be_counted", &settings, writes_where_nothing_is);
+    let output = child("faulting_kernel_can_be_counted", &settings, writes_where_nothing_is);
     assert!(output.is_none_or(|output| output.status.success()));
 }
 
 #[test]
-fn an_unknown_kernel_ends_the_process_or_is_left_out() {
-    const NAME: &str = "an_unknown_kernel_ends_the_process_or_is_left_out";
+fn unknown_kernel_ends_or_is_skipped() {
+    const NAME: &str = "unknown_kernel_ends_or_is_skipped";
     let body = || dispatch(queue_of(gpu()), load(gpu(), "missing_kernel", 8), &[0]);
     let Some(output) = child(NAME, &[], body) else { return };
     assert_eq!(output.status.signal(), Some(libc::SIGABRT));
@@ -185,9 +134,9 @@ fn an_unknown_kernel_ends_the_process_or_is_left_out() {
 }
 
 #[test]
-fn a_kernel_that_is_declared_otherwise_ends_the_process() {
-    let output = child("a_kernel_that_is_declared_otherwise_ends_the_process", &[], || {
-        dispatch(queue_of(gpu()), load(gpu(), "gpu_vmm_fill", 20), &[0, 0, 0]);
+fn kernel_declared_otherwise_ends_the_process() {
+    let output = child("kernel_declared_otherwise_ends_the_process", &[], || {
+        dispatch(queue_of(gpu()), load(gpu(), "gpu_vmm_write_pattern", 20), &[0, 0, 0]);
     });
     let Some(output) = output else { return };
     assert_eq!(output.status.signal(), Some(libc::SIGABRT));
@@ -199,7 +148,7 @@ fn kernels_are_ignored_as_told() {
     let output = child("kernels_are_ignored_as_told", &[("HSA_SIM_KERNELS", "ignore")], || {
         let place = allocate(memory_of(gpu()), PAGE).unwrap() as u64;
         let queue = queue_of(gpu());
-        dispatch(queue, load(gpu(), "gpu_vmm_write_at", 16), &[place, 7]);
+        dispatch(queue, load(gpu(), "gpu_vmm_write_pattern", 24), &[place, 1, 7]);
         assert_eq!(read(place as usize, 1), [0]);
     });
     assert!(output.is_none_or(|output| output.status.success()));

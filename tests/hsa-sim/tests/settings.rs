@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use support::*;
 
 #[test]
-fn the_third_map_fails_as_told_and_does_nothing() {
+fn set_failures_do_nothing() {
     let settings = [("HSA_SIM_FAIL", "hsa_amd_vmem_map:3:0x1008,hsa_amd_vmem_handle_create:2+:0x1000")];
-    let output = child("the_third_map_fails_as_told_and_does_nothing", &settings, || {
+    let output = child("set_failures_do_nothing", &settings, || {
         let at = reserve(4 * MIB, 0, 0).unwrap();
         let handle = create(memory_of(gpu()), MIB).unwrap();
         let maps: Vec<_> = (0..4).map(|place| map(at + place * MIB, MIB, handle)).collect();
@@ -40,7 +40,7 @@ fn plan(name: Option<&CStr>, after: u16, status: Status) -> u32 {
 }
 
 #[test]
-fn one_call_fails_as_planned_and_does_nothing() {
+fn planned_failure_happens_once() {
     const MAP: Option<&CStr> = Some(c"hsa_amd_vmem_map");
     let _alone = alone();
     let at = reserve(4 * MIB, 0, 0).unwrap();
@@ -74,7 +74,7 @@ fn one_call_fails_as_planned_and_does_nothing() {
 }
 
 #[test]
-fn the_functions_that_are_counted_have_names() {
+fn counted_functions_have_names() {
     let names: Vec<_> =
         (0..).map(|place| hsa_sim_call_name(place)).take_while(|name| !name.is_null()).collect();
     // SAFETY: names that end with a zero byte.
@@ -121,9 +121,9 @@ fn cannot_reach(other: Agent) {
 }
 
 #[test]
-fn without_peer_access_no_gpu_reaches_anothers_memory() {
+fn no_peer_access_reaches_no_peer() {
     let settings = [("HSA_SIM_GPUS", "2"), ("HSA_SIM_P2P", "0")];
-    let output = child("without_peer_access_no_gpu_reaches_anothers_memory", &settings, || {
+    let output = child("no_peer_access_reaches_no_peer", &settings, || {
         let agents = agents();
         cannot_reach(agents[2]);
         // The CPU is no peer.
@@ -135,9 +135,9 @@ fn without_peer_access_no_gpu_reaches_anothers_memory() {
 }
 
 #[test]
-fn with_a_small_bar_the_cpu_reaches_no_gpus_memory() {
+fn small_bar_keeps_the_cpu_out() {
     let settings = [("HSA_SIM_GPUS", "2"), ("HSA_SIM_LARGE_BAR", "0")];
-    let output = child("with_a_small_bar_the_cpu_reaches_no_gpus_memory", &settings, || {
+    let output = child("small_bar_keeps_the_cpu_out", &settings, || {
         cannot_reach(cpu());
         let (at, handle) = mapped(gpu(), MIB);
         set_access(at, MIB, &[(agents()[2], permission::READ)]).unwrap();

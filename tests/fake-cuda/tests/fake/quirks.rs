@@ -17,7 +17,7 @@ pub(crate) const CASES: &[Case] = &[
     case("unmap-does-not-wait", &[("WORK_DELAY", "200ms")], unmap_does_not_wait),
     case("offset-must-be-zero", &[], offset_must_be_zero),
     case("page-is-not-enough", &[], page_is_not_enough),
-    case("host-access-untold", &[], host_access_untold),
+    case("host-access-not-reported", &[], host_access_not_reported),
     case("compression-gives-way", &[], compression_gives_way),
     case("dma-buf-wants-a-context", &[], dma_buf_wants_a_context),
     case("compressible-has-no-dma-buf", &[], compressible_has_no_dma_buf),

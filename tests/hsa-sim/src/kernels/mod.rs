@@ -10,18 +10,13 @@
 //! | `gpu_vmm_write_pattern` | words, count, seed | writes the test kit's pattern |
 //! | `gpu_vmm_count_wrong` | words, count, seed, counted | adds the number of checked words to `counted[0]`, and the number that differ to `counted[1]` |
 //! | `gpu_vmm_walk_list` | node, most, walked | follows a list and writes the number of visited nodes and their sum to `walked` |
-//! | `gpu_vmm_fill` | words, count, value | writes one value to all words |
-//! | `gpu_vmm_checksum` | words, count, sum | adds to `*sum` each word times the odd number 2 × its index + 1 |
-//! | `gpu_vmm_copy_strided` | to, to_stride, from, from_stride, count | copies word `i × from_stride` to `i × to_stride` |
-//! | `gpu_vmm_write_at` | address, value | writes one word |
 //!
-//! HIP's own kernels serve `hipMemset` and copies on one device. `checks/kernels.hip` has all of them as source code.
+//! HIP's own kernels serve `hipMemset` and copies on one device.
 
 mod arguments;
 mod hip;
 mod memory;
 mod pattern;
-mod words;
 
 use crate::code;
 use crate::memory::{Fault, copy, fault};
@@ -38,7 +33,7 @@ struct Known {
 }
 
 /// HIP's own kernels, and the kernels of programs.
-const KNOWN: [&[Known]; 3] = [hip::KERNELS, pattern::KERNELS, words::KERNELS];
+const KNOWN: [&[Known]; 2] = [hip::KERNELS, pattern::KERNELS];
 
 /// Runs the kernel whose descriptor is at `object`, with the arguments at `arguments`.
 pub(crate) fn dispatch(agent: usize, object: u64, arguments: u64) {

@@ -8,10 +8,10 @@ use gpu_vmm_hsa_sim::abi::{
     permission,
 };
 use gpu_vmm_hsa_sim::counters::hsa_sim_vmem_counts;
-use gpu_vmm_hsa_sim::memory::{allocation, copy, information};
+use gpu_vmm_hsa_sim::memory::{allocation, copy};
 use gpu_vmm_hsa_sim::vmem::{access, mapping, physical, reservation, share};
 use gpu_vmm_hsa_sim::work::{copy as engine, queue, signal};
-use gpu_vmm_hsa_sim::{agent_info, pool, system};
+use gpu_vmm_hsa_sim::{agent_info, pool};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::process::{Command, Output};
@@ -98,16 +98,6 @@ pub fn agent_info<T: Copy>(agent: Agent, number: u32) -> Answer<T> {
     attribute(|out| unsafe { agent_info::hsa_agent_get_info(agent, number, out) })
 }
 
-pub fn system_info<T: Copy>(number: u32) -> Answer<T> {
-    // SAFETY: as above.
-    attribute(|out| unsafe { system::hsa_system_get_info(number, out) })
-}
-
-pub fn pool_info<T: Copy>(pool: Pool, number: u32) -> Answer<T> {
-    // SAFETY: as above.
-    attribute(|out| unsafe { pool::hsa_amd_memory_pool_get_info(pool, number, out) })
-}
-
 pub fn free_memory(gpu: Agent) -> u64 {
     agent_info(gpu, 0xA015).unwrap()
 }
@@ -131,11 +121,6 @@ pub fn create(pool: Pool, size: usize) -> Answer<VmemHandle> {
 pub fn release(handle: VmemHandle) -> Answer<()> {
     // SAFETY: numbers, which are checked.
     done(unsafe { physical::hsa_amd_vmem_handle_release(handle) })
-}
-
-pub fn retain(at: usize) -> Answer<VmemHandle> {
-    // SAFETY: a place for one handle.
-    given(|out| unsafe { physical::hsa_amd_vmem_retain_alloc_handle(out, at) })
 }
 
 pub fn map(at: usize, size: usize, handle: VmemHandle) -> Answer<()> {
@@ -187,14 +172,6 @@ pub fn allow(agents: &[Agent], at: usize) -> Answer<()> {
     done(unsafe {
         allocation::hsa_amd_agents_allow_access(agents.len() as u32, agents.as_ptr(), std::ptr::null(), at)
     })
-}
-
-/// Returns the kind of an address, and the start of its memory.
-pub fn kind(at: usize) -> (u32, usize) {
-    let mut out = gpu_vmm_hsa_sim::abi::PointerInfo { size: 56, ..Default::default() };
-    // SAFETY: the structure has the size that it says.
-    done(unsafe { information::hsa_amd_pointer_info(at, &raw mut out, None, None, None) }).unwrap();
-    (out.kind, out.agent_base)
 }
 
 /// Copies by any agent that can.
