@@ -21,8 +21,6 @@ cases! { "alias":
     a_ring_by_double_mapping,
     /// One granule mapped at 64 consecutive addresses uses the memory of one granule and contains the same bytes 64 times.
     one_granule_64_times,
-    /// Another region's memory can be mapped, and it outlives that region.
-    across_regions,
     /// A mapping of another region's memory keeps its bytes and its access, whatever that region does next.
     the_first_region_moves_on,
     /// An allocation mapped between two mappings of another has its own bytes.
@@ -141,20 +139,6 @@ fn one_granule_64_times<B: TestKit>(subject: &Subject<B>) {
     for place in 0..COUNT {
         subject.check(&region, subject.granules(place), memory.size(), 1);
     }
-}
-
-fn across_regions<B: TestKit>(subject: &Subject<B>) {
-    let mut first = subject.space(2).build().unwrap();
-    first.grow_to(subject.granules(2)).unwrap();
-    let memory = first.mapping_at(Bytes(0)).unwrap().memory.clone();
-    let mut second = subject.space(4).build().unwrap();
-    let at = subject.granularity();
-    second.map(at, &memory).unwrap();
-    second.set_access(at, memory.size(), subject.device, Access::Read).unwrap();
-    subject.write(&mut first, Bytes(0), memory.size(), 4);
-    subject.check(&second, at, memory.size(), 4);
-    drop(first);
-    subject.check(&second, at, memory.size(), 4);
 }
 
 fn the_first_region_moves_on<B: TestKit>(subject: &Subject<B>) {

@@ -9,12 +9,8 @@ use gpu_vmm_testkit::TestKit;
 cases! { "access":
     /// One call sets the access of several mappings, and another call the access of some of them.
     over_several_mappings,
-    /// Of three mappings of one size, the access of each can be set separately.
-    each_of_three,
-    /// Of three mappings of one size, access can be set for the first two and then for the last two.
-    overlapping_pairs,
-    /// One call sets the access of three mappings of one size.
-    all_three,
+    /// Of three mappings of one size, access can be set for each, for the first two and then the last two, and for all.
+    three_of_one_size,
     /// Growth in steps of different sizes, each with its own access, does not change the access of earlier steps.
     each_step_may_differ,
     /// Access of mappings of different sizes can be set one by one in any order, the last before the first.
@@ -65,7 +61,7 @@ fn over_several_mappings<B: TestKit>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.granules(6), 5);
 }
 
-fn each_of_three<B: TestKit>(subject: &Subject<B>) {
+fn three_of_one_size<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2, 2, 2]);
     for at in [0, 2, 4] {
         set(subject, &mut region, (at, 2), RW);
@@ -76,9 +72,6 @@ fn each_of_three<B: TestKit>(subject: &Subject<B>) {
     for at in [0, 2, 4] {
         subject.check(&region, subject.granules(at), subject.granules(2), at);
     }
-}
-
-fn overlapping_pairs<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2, 2, 2]);
     set(subject, &mut region, (0, 4), RW);
     subject.write(&mut region, Bytes(0), subject.granules(4), 1);
@@ -86,9 +79,6 @@ fn overlapping_pairs<B: TestKit>(subject: &Subject<B>) {
     set(subject, &mut region, (2, 4), RW);
     subject.check(&region, Bytes(0), subject.granules(4), 1);
     use_all(subject, &mut region, 2);
-}
-
-fn all_three<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2, 2, 2]);
     set(subject, &mut region, (0, 6), RW);
     assert_eq!(rights(subject, &region), [RW; 6]);

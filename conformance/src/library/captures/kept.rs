@@ -5,8 +5,8 @@ use crate::case::cases;
 use crate::library::flights::own;
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{Address, Bytes, Detail, Error, Region, Result, Stream, Vendor};
-use gpu_vmm_testkit::{TestKit, WorkStream};
+use gpu_vmm_core::{Bytes, Detail, Error, Region, Result, Stream, Vendor};
+use gpu_vmm_testkit::TestKit;
 
 cases! { "captures":
     /// A region dropped during an announced capture stays mapped, so that the graph can be launched; the capture ends well, and
@@ -25,14 +25,6 @@ cases! { "captures":
     a_default_stream_is_not_held,
     /// An unannounced capture on a non-blocking stream is invalidated by the first wait at most; dropped memory is not lost.
     unannounced,
-    /// Collecting during a capture returns an error and releases no memory.
-    collecting_during_a_capture,
-    /// The next call that waits for the device releases the kept memory.
-    a_later_wait_collects,
-    /// Several regions dropped during one capture are all kept, and all released afterwards.
-    several_regions,
-    /// A capture that is announced twice ends after both announcements have ended.
-    announced_twice,
 }
 
 fn is_capturing<T>(result: Result<T>) -> bool {
@@ -143,62 +135,4 @@ fn unannounced<B: TestKit>(subject: &Subject<B>) {
         assert_eq!(kept(backend), before, "{mode:?}, kept: {was_kept}");
         assert_free(subject, free, "everything was collected");
     });
-}
-
-/// Drops a region of one unit during an announced capture. The capture has ended when this function returns.
-fn keep<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream) -> Address {
-    // If the case panics here, the announcement is dropped first, and the region is not kept.
-    let (region, announced) = (region(subject), Announced::new(&subject.backend));
-    let at = region.address();
-    begin_with_work(subject, stream, gpu_vmm_testkit::CaptureMode::Relaxed, &region);
-    drop(region);
-    drop(end(subject, stream).unwrap());
-    drop(announced);
-    at
-}
-
-fn collecting_during_a_capture<B: TestKit>(subject: &Subject<B>) {
-    let (backend, stream) = (&subject.backend, Kind::NonBlocking.stream(subject));
-    let before = kept(backend);
-    keep(subject, &*stream);
-    let announced = Announced::new(backend);
-    assert!(is_capturing(backend.deferred().collect(backend)));
-    assert_eq!(kept(backend), before + subject.unit());
-    drop(announced);
-    assert_eq!(backend.deferred().collect(backend).unwrap(), subject.unit());
-    assert_eq!(backend.deferred().collect(backend).unwrap(), Bytes::ZERO, "nothing is left");
-}
-
-fn a_later_wait_collects<B: TestKit>(subject: &Subject<B>) {
-    let (backend, stream) = (&subject.backend, Kind::NonBlocking.stream(subject));
-    let (before, free, mut other) = (kept(backend), subject.free_here(), region(subject));
-    keep(subject, &*stream);
-    assert_eq!(kept(backend), before + subject.unit());
-    other.unmap(Bytes::ZERO, subject.unit(), idle()).unwrap();
-    assert_eq!(kept(backend), before);
-    drop(other);
-    assert_free(subject, free, "everything was collected");
-}
-
-fn several_regions<B: TestKit>(subject: &Subject<B>) {
-    let (backend, stream) = (&subject.backend, Kind::NonBlocking.stream(subject));
-    let (before, free) = (kept(backend), subject.free_here());
-    let places = [(); 3].map(|()| keep(subject, &*stream));
-    assert_eq!(kept(backend), before + subject.units(3), "{places:?}");
-    assert!(places[0] != places[1] && places[1] != places[2], "addresses were reused: {places:?}");
-    assert_eq!(backend.deferred().collect(backend).unwrap(), subject.units(3));
-    assert_eq!(kept(backend), before);
-    assert_free(subject, free, "everything was collected");
-}
-
-fn announced_twice<B: TestKit>(subject: &Subject<B>) {
-    let (backend, mut region) = (&subject.backend, region(subject));
-    let both = [(); 2].map(|()| Announced::new(backend));
-    let [first, second] = both;
-    drop(first);
-    assert!(backend.deferred().is_capturing());
-    assert!(is_capturing(region.unmap(Bytes::ZERO, subject.unit(), idle())));
-    drop(second);
-    assert!(!backend.deferred().is_capturing());
-    region.unmap(Bytes::ZERO, subject.unit(), idle()).unwrap();
 }

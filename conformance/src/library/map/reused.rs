@@ -13,8 +13,6 @@ cases! { "map":
     in_turn_at_three_addresses,
     /// Three pieces that are mapped at one address in turn each show their own bytes.
     three_pieces_in_turn,
-    /// A piece of another size can be mapped at the same address afterwards.
-    another_size_at_the_same_address,
     /// The pieces of a range can be mapped again in another order, and each keeps its bytes.
     in_another_order,
     /// A range can be assembled from the pieces of two other ranges without copying a byte.
@@ -60,18 +58,6 @@ fn three_pieces_in_turn<B: TestKit>(subject: &Subject<B>) {
             subject.check(&region, Bytes(0), memory.size(), seed);
             region.unmap(Bytes(0), memory.size(), idle()).unwrap();
         }
-    }
-}
-
-fn another_size_at_the_same_address<B: TestKit>(subject: &Subject<B>) {
-    let mut region = subject.space(8).build().unwrap();
-    for granules in [4, 1, 8, 2, 3] {
-        let memory = subject.piece(granules);
-        subject.open(&mut region, Bytes(0), &memory);
-        subject.write(&mut region, Bytes(0), memory.size(), granules);
-        subject.check(&region, Bytes(0), memory.size(), granules);
-        assert_eq!(region.end(), memory.size());
-        region.unmap(Bytes(0), memory.size(), idle()).unwrap();
     }
 }
 

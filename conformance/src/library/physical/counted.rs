@@ -6,31 +6,14 @@ use gpu_vmm_core::{Bytes, Detail, Operation, PhysicalMemory, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "physical":
-    /// Memory is taken from the device when it is created, and is free again when no handle and no mapping is left.
-    is_counted,
     /// Memory of 1 to 63 granules can be created; each takes exactly its size from the device and returns it.
     multiples_of_the_granularity,
     /// 256 handles at once take 256 times their size.
     many_handles,
-    /// A clone is the same memory: it takes nothing, and the memory lives until the last clone is dropped.
-    clones_are_counted_once,
     /// If memory does not suffice, the error has the requested, the free and the total size.
     out_of_memory_has_the_numbers,
     /// Growth that runs out of memory takes none; the region keeps its bytes and can still grow by less.
     nothing_is_lost_when_memory_ends,
-}
-
-fn is_counted<B: TestKit>(subject: &Subject<B>) {
-    let before = subject.free_here();
-    let memory = subject.memory(16);
-    assert_eq!(subject.free_here(), before - subject.units(16));
-    let mut region = subject.region(16).build().unwrap();
-    region.map(Bytes(0), &memory).unwrap();
-    assert_eq!(subject.free_here(), before - subject.units(16));
-    drop(memory);
-    assert_eq!(subject.free_here(), before - subject.units(16));
-    drop(region);
-    assert_eq!(subject.free_here(), before);
 }
 
 fn multiples_of_the_granularity<B: TestKit>(subject: &Subject<B>) {
@@ -50,21 +33,6 @@ fn many_handles<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(subject.free_here(), before - subject.granules(256));
     pieces.truncate(100);
     assert_eq!(subject.free_here(), before - subject.granules(100));
-}
-
-fn clones_are_counted_once<B: TestKit>(subject: &Subject<B>) {
-    let before = subject.free_here();
-    let memory = subject.piece(8);
-    let clones = [memory.clone(), memory.clone()];
-    assert!(clones.iter().all(|clone| clone.is_same_as(&memory)));
-    assert!(!subject.piece(8).is_same_as(&memory));
-    assert_eq!(subject.free_here(), before - subject.granules(8));
-    drop(memory);
-    let [one, other] = clones;
-    drop(one);
-    assert_eq!(subject.free_here(), before - subject.granules(8));
-    drop(other);
-    assert_eq!(subject.free_here(), before);
 }
 
 /// Memory that is held, and a size that exceeds the free but not the total memory.

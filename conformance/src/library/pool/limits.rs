@@ -34,8 +34,6 @@ cases! { "pool":
     out_of_addresses,
     /// A tag leaves addresses to other tags, however many it could use.
     addresses_are_left_to_others,
-    /// All memory is released when the pool and its blocks are dropped.
-    nothing_is_left,
 }
 
 fn within_the_budget<B: TestKit>(subject: &Subject<B>) {
@@ -296,13 +294,4 @@ fn addresses_are_left_to_others<B: TestKit>(subject: &Subject<B>) {
     assert!(adds_up(&pool).reserved <= unit * 16);
     drop(blocks);
     is_empty(&pool);
-}
-
-fn nothing_is_left<B: TestKit>(subject: &Subject<B>) {
-    let free = subject.free_here();
-    let pool = pool(subject);
-    let blocks: Vec<_> = (0..40_u64).map(|index| alloc(&pool, Bytes(1 << (index % 24)))).collect();
-    drop(blocks);
-    drop(pool);
-    assert_eq!(subject.free_here(), free);
 }

@@ -18,8 +18,6 @@ cases! { "refused":
     over_a_hole,
     /// A range beyond the region's last address is refused with the region's size.
     behind_the_region,
-    /// Memory that was removed by shrinking is refused by every operation.
-    use_after_shrink,
     /// A layout whose mappings overlap or are out of order is refused with the mapping in the way.
     layouts_that_overlap,
     /// After refusals of every kind, the region, its bytes, its access and the device's memory are unchanged.
@@ -76,15 +74,6 @@ fn behind_the_region<B: TestKit>(subject: &Subject<B>) {
         refused!(region.count_wrong(subject.device, offset, length, 0), Detail::OutOfRange { .. });
     }
     refused!(region.read(subject.units(4) - Bytes(1), &mut [0; 2]), Detail::OutOfRange { .. });
-}
-
-fn use_after_shrink<B: TestKit>(subject: &Subject<B>) {
-    let mut region = half_full(subject);
-    let _ = region.shrink_to(Bytes(0), idle()).unwrap();
-    refused!(region.read(Bytes(0), &mut [0]), Detail::NotMapped { .. });
-    refused!(region.write(Bytes(0), &[0]), Detail::NotMapped { .. });
-    refused!(region.set_access(Bytes(0), subject.units(2), subject.device, RW), Detail::NotMapped { .. });
-    refused!(region.unmap(Bytes(0), subject.units(2), idle()), Detail::NotMapped { .. });
 }
 
 fn layouts_that_overlap<B: TestKit>(subject: &Subject<B>) {

@@ -2,18 +2,15 @@
 
 use crate::case::cases;
 use crate::library::tools::idle;
-use crate::subject::{RW, Subject};
+use crate::subject::Subject;
 use gpu_vmm_core::{Access, Bytes, Operation, PhysicalMemory, Region};
 use gpu_vmm_testkit::TestKit;
-use std::panic::resume_unwind;
 
 cases! { "reserve":
     /// A new region has the requested addresses in one reservation, and nothing is mapped in it.
     begins_empty,
     /// The granularity is a power of two, at least each device's, and divides the unit of addresses.
     granularity_is_a_power_of_two,
-    /// Querying the granularity, reserving and creating work in a thread that never made a driver call.
-    on_a_fresh_thread,
     /// Every power-of-two alignment up to 4 KiB is accepted, and memory can be mapped and used there.
     small_alignments,
     /// Alignments from 64 KiB to 16 GiB are kept, although HIP ignores the requested alignment.
@@ -52,28 +49,6 @@ fn granularity_is_a_power_of_two<B: TestKit>(subject: &Subject<B>) {
     let region = subject.region(1).build().unwrap();
     assert_eq!(region.granularity(), subject.backend.granularity());
     assert!(!region.is_portable());
-}
-
-fn on_a_fresh_thread<B: TestKit>(subject: &Subject<B>) {
-    let work = || {
-        assert_ne!(subject.granularity(), Bytes(0));
-        let memory = subject.piece(2);
-        let mut region = subject.space(2).build().unwrap();
-        region.map(Bytes(0), &memory).unwrap();
-        region
-    };
-    let fresh = std::thread::scope(|scope| scope.spawn(work).join());
-    let mut region = fresh.unwrap_or_else(|panic| resume_unwind(panic));
-    let granted = std::thread::scope(|scope| {
-        let grant = || {
-            let (length, device) = (region.end(), subject.device);
-            region.set_access(Bytes(0), length, device, RW).unwrap();
-            subject.write(&mut region, Bytes(0), length, 1);
-        };
-        scope.spawn(grant).join()
-    });
-    granted.unwrap_or_else(|panic| resume_unwind(panic));
-    subject.check(&region, Bytes(0), subject.granules(2), 1);
 }
 
 /// Reserves with an alignment, and uses memory there with the device.

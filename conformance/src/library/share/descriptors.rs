@@ -2,9 +2,9 @@
 
 use crate::case::cases;
 use crate::library::sharing::{import, import_of, shareable};
-use crate::library::tools::{capability, has, idle, mapped, write};
+use crate::library::tools::{has, idle, mapped, write};
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, Feature, PhysicalMemory, Vendor};
+use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, PhysicalMemory, Vendor};
 use gpu_vmm_testkit::TestKit;
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,8 +15,6 @@ cases! { "share":
     exported_and_imported,
     /// Exporting memory that was not created as shareable is refused, and the error says why.
     export_must_be_asked_for,
-    /// Memory can be exported exactly if the device's capabilities report it; otherwise they say why not.
-    as_the_capabilities_say,
     /// Each export returns a new descriptor, above the standard streams and close-on-exec.
     each_export_is_new,
     /// A descriptor alone keeps the memory after all handles and mappings are gone.
@@ -68,23 +66,6 @@ fn export_must_be_asked_for<B: TestKit>(subject: &Subject<B>) {
         matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("shareable")),
         "{error}"
     );
-}
-
-fn as_the_capabilities_say<B: TestKit>(subject: &Subject<B>) {
-    let capability = capability(subject, Feature::FileDescriptor);
-    let properties = subject.properties().shareable();
-    let done = PhysicalMemory::create(&subject.backend, subject.granularity(), properties)
-        .and_then(|memory| memory.export());
-    match done.map_err(Error::into_detail) {
-        Ok(_) => assert!(capability.available, "the export works, and {capability:?}"),
-        Err(Detail::Unsupported { reason, .. }) => {
-            assert!(
-                !capability.available && !capability.note.is_empty() && !reason.is_empty(),
-                "{reason}, and {capability:?}"
-            );
-        }
-        Err(error) => panic!("{error}"),
-    }
 }
 
 fn each_export_is_new<B: TestKit>(subject: &Subject<B>) {
