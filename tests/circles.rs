@@ -207,7 +207,7 @@ fn crate_of(files: &[(&str, &str)]) -> Source {
 }
 
 #[test]
-fn a_circle_is_seen_through_reexports_and_in_paths() {
+fn circle_is_seen_through_reexports() {
     let root = "mod a;\npub use a::Thing;\npub(crate) mod b;";
     let circle = crate_of(&[
         ("", root),
@@ -230,7 +230,7 @@ fn a_circle_is_seen_through_reexports_and_in_paths() {
 }
 
 #[test]
-fn parents_children_tests_and_comments_make_no_circle() {
+fn parents_and_tests_make_no_circle() {
     let fine = crate_of(&[
         ("", "mod a;\nmod b;\nuse a::A;"),
         (

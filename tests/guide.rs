@@ -46,7 +46,7 @@ fn listed(section: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_quirk_is_on_the_page_about_deviations() {
+fn deviations_page_has_every_quirk() {
     let page = read("docs/guide/deviations.md");
     let sources: [(&str, &[&str]); 3] = [
         ("## NVIDIA's CUDA driver", &["backend-cuda/src/quirks.rs"]),
@@ -108,7 +108,7 @@ fn every_environment_variable_is_in_the_table() {
 }
 
 #[test]
-fn every_kind_of_error_is_on_the_page_about_troubles() {
+fn troubleshooting_page_has_every_error_kind() {
     let page = read("docs/guide/troubleshooting.md");
     let source = read("vmm-core/src/types/error/kind.rs");
     let of_enum =
@@ -329,7 +329,7 @@ fn examples() -> Vec<(ErrorKind, Operation, Detail)> {
 }
 
 #[test]
-fn messages_on_the_page_are_those_that_the_library_prints() {
+fn page_has_the_librarys_messages() {
     let page = read("docs/guide/troubleshooting.md");
     let mut missing = Vec::new();
     for (kind, operation, detail) in examples() {

@@ -167,7 +167,7 @@ fn upward_in(backend: &Backend, module: &str, source: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_module_of_a_backend_imports_from_above() {
+fn backend_modules_import_from_below() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut wrong = Vec::new();
     for (folder, backend) in [("backend-cuda", CUDA), ("backend-hip", HIP), ("backend-host", HOST)] {
@@ -197,7 +197,7 @@ fn no_module_of_a_backend_imports_from_above() {
 }
 
 #[test]
-fn an_import_from_above_is_seen_in_a_backend() {
+fn backends_import_from_above_is_seen() {
     assert_eq!(upward_in(&HIP, "handle", "use crate::driver::Driver;\nuse crate::probe::export;"), ["probe"]);
     assert_eq!(
         upward_in(&CUDA, "error", "fn f(of: &crate::reservation::CudaReservation) {}"),

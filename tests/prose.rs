@@ -219,7 +219,7 @@ fn identifiers_are_split_into_words() {
 }
 
 #[test]
-fn a_phrase_is_found_across_lines_and_in_any_case() {
+fn phrase_is_found_across_lines() {
     let words = words("/// Nobody\n/// has so\n/// many `stand-ins`, is_to be vouched-for");
     assert_eq!(find(&words, "nobody"), [1]);
     assert_eq!(find(&words, "so many"), [2]);

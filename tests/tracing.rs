@@ -88,7 +88,7 @@ fn span(name: &str, values: &[(&'static str, &str)]) -> (String, Values) {
 }
 
 #[test]
-fn a_pool_reports_what_it_does_with_memory() {
+fn pool_reports_its_memory_operations() {
     let listener = Listener::to("gpu_vmm_pool");
     let _here = tracing::subscriber::set_default(listener.clone());
 
@@ -134,7 +134,7 @@ fn a_pool_reports_what_it_does_with_memory() {
 }
 
 #[test]
-fn a_region_reports_each_operation_that_does_something() {
+fn region_reports_each_effective_operation() {
     let listener = Listener::to("gpu_vmm_core");
     let _here = tracing::subscriber::set_default(listener.clone());
     let backend = HostConfig::new().devices(2).open().unwrap();
@@ -196,7 +196,7 @@ fn a_region_reports_each_operation_that_does_something() {
 
 /// A plain allocation has no handle, and growth moves it.
 #[test]
-fn a_region_of_a_plain_allocation_reports_its_growth() {
+fn plain_region_reports_its_growth() {
     let listener = Listener::to("gpu_vmm_core");
     let _here = tracing::subscriber::set_default(listener.clone());
     let backend = HostConfig::new().without_virtual_memory().open().unwrap();

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_runs_again_if_free_memory_changed() {
+    fn case_reruns_if_free_memory_changed() {
         let outcome = run(|subject| {
             if !subject.again {
                 leak(subject);

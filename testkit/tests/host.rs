@@ -41,7 +41,7 @@ fn bytes_are_copied_on_the_device() {
 }
 
 #[test]
-fn memory_of_the_host_is_given_back_once() {
+fn host_memory_is_freed_once() {
     let driver = open();
     let mut pointer = null_mut();
     // SAFETY: one pointer is written, and its memory is as long as the filled range.

@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
 
 #[test]
-fn a_tensor_without_memory_is_on_the_device_of_the_regions_growth() {
+fn empty_tensor_is_on_the_growth_device() {
     let machine = machine();
     let (zero, one) = (DeviceId(0), DeviceId(1));
     let empty = TensorRegion::new(Region::builder(&machine).on(one).reserve(GRANULE).build().unwrap());
@@ -38,7 +38,7 @@ fn a_deleter_ignores_a_null_pointer() {
 }
 
 #[test]
-fn a_change_that_is_refused_is_the_callers_operation() {
+fn refused_change_names_the_callers_operation() {
     let machine = machine();
     let shared = shared(&machine, 1);
     let tensor = shared.dlpack(None, &bytes_view(0, 4)).unwrap();
@@ -96,7 +96,7 @@ impl BackingObserver for Calling {
 }
 
 #[test]
-fn a_call_that_does_not_wait_is_refused_as_the_operation_that_it_is() {
+fn refused_call_names_its_operation() {
     let machine = machine();
     let store = BackingStore::pinned(&machine, Bytes::mib(4)).unwrap();
     let (shared, operations) = (shared(&machine, 1), Arc::default());

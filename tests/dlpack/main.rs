@@ -66,7 +66,7 @@ fn assert_nothing_left(machine: &Machine) {
 }
 
 #[test]
-fn a_tensor_outlives_every_owner_of_its_region() {
+fn tensor_outlives_its_regions_owners() {
     let machine = machine();
     let shared = shared(&machine, 1);
     shared.write(Bytes(4096), b"kept").unwrap();
@@ -134,7 +134,7 @@ fn a_legacy_tensor_does_the_same() {
 }
 
 #[test]
-fn memory_is_taken_away_when_no_tensor_is_left() {
+fn memory_is_removed_after_the_last_tensor() {
     let machine = machine();
     let shared = shared(&machine, 1);
     shared.grow_to(Bytes(4 * GRANULE.0)).unwrap();
@@ -184,7 +184,7 @@ impl BackingObserver for Reading {
 }
 
 #[test]
-fn an_observer_can_use_a_region_that_is_free() {
+fn observer_can_use_an_unlocked_region() {
     let machine = machine();
     let (observed, other) = (shared(&machine, 1), shared(&machine, 1));
     observed.on_backing_change(Reading(other)).unwrap();
@@ -204,7 +204,7 @@ impl BackingObserver for Calling {
 }
 
 #[test]
-fn an_observer_that_calls_its_region_gets_an_error_and_does_not_wait() {
+fn observer_calling_its_region_gets_an_error() {
     let machine = machine();
     let (shared, answers) = (shared(&machine, 1), Arc::default());
     let observer = shared.on_backing_change(Calling(shared.clone(), Arc::clone(&answers))).unwrap();
@@ -220,7 +220,7 @@ fn an_observer_that_calls_its_region_gets_an_error_and_does_not_wait() {
 }
 
 #[test]
-fn a_tensor_is_good_again_after_suspend_and_resume() {
+fn tensor_is_valid_after_a_resume() {
     let machine = machine();
     let store = BackingStore::pinned(&machine, Bytes::mib(4)).unwrap();
     let shared = shared(&machine, 1);
@@ -261,7 +261,7 @@ struct Raw(NonNull<gpu_vmm::dlpack::DLManagedTensorVersioned>);
 unsafe impl Send for Raw {}
 
 #[test]
-fn any_thread_may_have_the_last_of_it() {
+fn any_thread_may_drop_the_last() {
     let machine = machine();
     let shared = shared(&machine, 1);
     shared.write(Bytes(0), b"kept").unwrap();
@@ -295,7 +295,7 @@ fn any_thread_may_have_the_last_of_it() {
 }
 
 #[test]
-fn a_thread_that_panics_with_the_region_leaves_it_usable() {
+fn panicking_thread_leaves_the_region_usable() {
     let machine = machine();
     let shared = shared(&machine, 1);
     let other = shared.clone();
@@ -448,7 +448,7 @@ fn views_of_what_is_not_there() {
 }
 
 #[test]
-fn a_part_that_is_out_of_use_is_in_no_tensor() {
+fn poisoned_part_is_in_no_tensor() {
     let machine = machine();
     let mut region = region(&machine, 1);
     // After the wait for the device, the call fails, and so does every call that would undo it.
@@ -583,7 +583,7 @@ fn a_forked_child_changes_nothing() {
 
 /// A plain region moves when it grows or shrinks, so that its tensors would show freed memory.
 #[test]
-fn tensors_keep_a_plain_region_where_it_is() {
+fn tensors_keep_plain_regions_in_place() {
     let machine =
         FaultInject::new(HostConfig::new().without_virtual_memory().memory(Bytes::mib(64)).open().unwrap());
     let shared = shared(&machine, 1);

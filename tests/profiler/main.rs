@@ -20,7 +20,7 @@ const LOG: &str = "TOOL_LOG";
 const SEARCH_PATH: &str = "LD_LIBRARY_PATH";
 
 /// A test without NVIDIA's driver.
-const BEFORE_CUDA: &str = "no_nvtx_tool_is_loaded_before_nvidias_driver";
+const BEFORE_CUDA: &str = "nvtx_tool_waits_for_nvidias_driver";
 
 /// Builds the tool once, and returns the library. It has the name of AMD's library, in a folder of its own.
 fn tool() -> &'static PathBuf {
@@ -107,7 +107,7 @@ fn nvtx_receives_the_ranges() {
 }
 
 #[test]
-fn no_nvtx_tool_is_loaded_before_nvidias_driver() {
+fn nvtx_tool_waits_for_nvidias_driver() {
     let Some(lines) = with_tool(BEFORE_CUDA, &["NVTX_INJECTION64_PATH"], grow_and_suspend) else { return };
     assert!(lines.is_empty(), "{lines:?}");
 }
@@ -119,8 +119,8 @@ fn roctx_receives_the_ranges() {
 
 /// Nothing but gpu-vmm has loaded the library then.
 #[test]
-fn roctx_that_lies_in_the_search_path_receives_the_ranges() {
-    roctx_has_the_ranges("roctx_that_lies_in_the_search_path_receives_the_ranges", SEARCH_PATH);
+fn roctx_in_search_path_receives_ranges() {
+    roctx_has_the_ranges("roctx_in_search_path_receives_ranges", SEARCH_PATH);
 }
 
 fn roctx_has_the_ranges(test: &str, variable: &str) {
@@ -146,8 +146,8 @@ fn memory(lines: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn nvtx_receives_the_memory_of_a_pool_of_plain_allocations() {
-    let test = "nvtx_receives_the_memory_of_a_pool_of_plain_allocations";
+fn nvtx_receives_plain_pools_memory() {
+    let test = "nvtx_receives_plain_pools_memory";
     let lines = with_tool(test, &["NVTX_INJECTION64_PATH"], || {
         let backend = HostConfig::new().without_virtual_memory().open().unwrap();
         let pool = Pool::builder(&backend).build().unwrap();
@@ -173,8 +173,8 @@ fn nvtx_receives_the_memory_of_a_pool_of_plain_allocations() {
 }
 
 #[test]
-fn nvtx_receives_no_memory_that_compute_sanitizer_refuses() {
-    let test = "nvtx_receives_no_memory_that_compute_sanitizer_refuses";
+fn nvtx_receives_no_memory_compute_sanitizer_refuses() {
+    let test = "nvtx_receives_no_memory_compute_sanitizer_refuses";
     let lines = with_tool(test, &["NVTX_INJECTION64_PATH"], || {
         let backend = HostConfig::new().open().unwrap();
         let pool = Pool::builder(&backend).build().unwrap();
@@ -194,8 +194,8 @@ fn allocate_plain() {
 }
 
 #[test]
-fn nvtx_receives_each_block_with_its_own_chunk_and_the_end_of_chunks_of_a_dropped_pool() {
-    let test = "nvtx_receives_each_block_with_its_own_chunk_and_the_end_of_chunks_of_a_dropped_pool";
+fn nvtx_receives_blocks_with_their_chunks() {
+    let test = "nvtx_receives_blocks_with_their_chunks";
     let lines = with_tool(test, &["NVTX_INJECTION64_PATH"], || {
         let backend = HostConfig::new().without_virtual_memory().open().unwrap();
         let pool = Pool::builder(&backend).build().unwrap();
@@ -232,8 +232,8 @@ fn a_tool_that_refuses_nvtx_receives_nothing() {
 }
 
 #[test]
-fn a_tool_without_all_functions_for_memory_receives_only_ranges() {
-    let test = "a_tool_without_all_functions_for_memory_receives_only_ranges";
+fn tool_without_memory_functions_receives_ranges() {
+    let test = "tool_without_memory_functions_receives_ranges";
     for part in ["memory", "regions"] {
         let lines = with_tool_without(part, test, &["NVTX_INJECTION64_PATH"], allocate_plain);
         let Some(lines) = lines else { return };
@@ -242,8 +242,8 @@ fn a_tool_without_all_functions_for_memory_receives_only_ranges() {
 }
 
 #[test]
-fn a_tool_that_refuses_a_chunk_receives_no_block_of_it() {
-    let test = "a_tool_that_refuses_a_chunk_receives_no_block_of_it";
+fn tool_refusing_a_chunk_receives_no_block() {
+    let test = "tool_refusing_a_chunk_receives_no_block";
     let lines = with_tool_without("heaps", test, &["NVTX_INJECTION64_PATH"], allocate_plain);
     let Some(lines) = lines else { return };
     assert_eq!(memory(&lines), [format!("heap +0 {}", 4 * MIB)]);

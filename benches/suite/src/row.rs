@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_is_the_interquartile_range_of_the_figures() {
+    fn spread_is_the_interquartile_range() {
         let spread = Spread::of([9.0, 1.0, 5.0, 3.0, 7.0]);
         assert_eq!(spread, Spread { median: 5.0, low: 3.0, high: 7.0 });
         assert_eq!(Spread::of([4.0]), Spread::exact(4.0));

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn both_go_first_in_turn_and_the_first_turns_do_not_count() {
+    fn samples_alternate_after_a_warmup() {
         let (order, alive, times) = run(4, Keep::Nothing);
         assert_eq!(order, "boobboobbo");
         assert!(alive.iter().all(|alive| *alive == 1));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn made_items_are_kept_for_the_given_turns() {
+    fn results_are_kept_for_some_samples() {
         let (order, alive, _) = run(4, Keep::Samples(2));
         assert_eq!(order, ".boob.boob.bo");
         assert_eq!(alive, [1, 2, 3, 4, 1, 2, 3, 4, 1, 2]);

@@ -37,7 +37,7 @@ fn measured(host: &HostBackend, options: &Options<'_>) -> Vec<(About, Result<usi
 }
 
 #[test]
-fn every_pair_has_figures_or_says_what_it_lacks() {
+fn every_pair_has_figures_or_a_reason() {
     let options = Options { samples: Some(1), memory: Some(Bytes::mib(1500)), ..Options::default() };
     let pairs = measured(&host(2), &options);
     assert_eq!(pairs.iter().map(|pair| pair.0).collect::<Vec<_>>(), about::<HostBackend>());

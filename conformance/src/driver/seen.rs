@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deviation_names_the_quirk_of_this_version_or_is_new() {
+    fn deviation_names_its_quirk_or_is_new() {
         let outcome = |quirks: &[&str]| {
             let mut seen = Seen::new();
             seen.refused("a size of 0", refusal(Code(999)), REFUSAL);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_is_the_worst_that_was_seen() {
+    fn worst_observation_decides_the_verdict() {
         let mut seen = Seen::new();
         assert!(seen.refused("one", refusal(Code::INVALID_VALUE), REFUSAL));
         assert_eq!(seen.verdict, Verdict::AsDocumented);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unseen_quirk_is_reported() {
+    fn unseen_quirk_is_noted() {
         let quirks = ["old".to_owned()];
         let outcome = Seen::new().outcome(&RULE, &quirks);
         assert_eq!(outcome.note, "quirk old is listed for this version and was not seen");

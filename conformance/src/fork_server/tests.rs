@@ -122,7 +122,7 @@ fn the_end_is_reported() {
 }
 
 #[test]
-fn a_case_fails_or_is_skipped_as_its_other_side_is() {
+fn case_ends_as_its_child_does() {
     let server = started();
     let finish = |what| {
         let child = server.spawn(&ask(what)).unwrap();
@@ -148,7 +148,7 @@ fn output_is_kept_while_it_is_read() {
 }
 
 #[test]
-fn it_is_killed_when_asked_and_when_dropped() {
+fn child_is_killed_on_request_and_drop() {
     let server = started();
     let mut child = server.spawn(&ask("wait")).unwrap();
     child.kill();
@@ -181,7 +181,7 @@ fn it_does_not_outlive_who_has_asked() {
 }
 
 #[test]
-fn a_number_that_is_free_again_is_not_killed() {
+fn reused_process_id_is_not_killed() {
     let mut child = started().spawn(&ask("leave")).unwrap();
     let number = child.receive::<i32>();
     assert_eq!(child.wait(SOON).unwrap(), Ended::Exit(3));
@@ -206,7 +206,7 @@ fn a_descriptor_is_passed_and_passed_on() {
 }
 
 #[test]
-fn a_server_that_is_gone_is_an_error() {
+fn dead_server_is_an_error() {
     let server = started();
     // The server ends when it receives an invalid request.
     peer::send_with(server.line.as_fd(), b"nonsense", &[file().as_fd()]).unwrap();
@@ -215,7 +215,7 @@ fn a_server_that_is_gone_is_an_error() {
 }
 
 #[test]
-fn a_request_that_is_too_long_is_refused_and_harms_nothing() {
+fn too_long_request_is_refused() {
     let server = started();
     assert!(server.spawn(&ask(&"x".repeat(MAX_BYTES))).is_err());
     server.spawn(&ask("double all")).unwrap();

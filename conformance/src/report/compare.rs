@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_shown_and_what_one_report_lacks() {
+    fn differing_and_missing_cases_are_shown() {
         let some = two(false);
         assert_eq!(
             table(&some, "Rules of the drivers whose verdicts differ"),
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_is_skipped_differs_among_reports_of_one_backend_alone() {
+    fn skipped_rule_differs_within_one_backend() {
         let set = |name: &str, verdict: Verdict, target: &str| {
             let mut report = sample::report(target);
             report.cases.iter_mut().find(|case| case.name == name).unwrap().verdict = verdict;
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_contradicts_the_quirks_by_a_new_deviation_and_by_one_that_is_missing() {
+    fn new_and_missing_deviations_contradict_the_quirks() {
         let mut missing = sample::report("hip");
         let deviates = missing.cases.iter().position(CaseReport::is_new_deviation).unwrap();
         let new = missing.cases[deviates].name.clone();
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_has_the_words_of_the_newest_report() {
+    fn rule_has_the_newest_reports_words() {
         let [old, new] = ["2026-11-22T10:00:00Z", "2026-11-25T09:00:00Z"].map(|time| {
             let mut report = sample::report("hip");
             report.environment.time = time.to_owned();
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn all_cases_are_shown_where_all_are_wanted() {
+    fn all_cases_are_shown_on_request() {
         let all = two(true);
         let rules = table(&all, "Rules of the drivers");
         assert_eq!(rules.len(), 7);

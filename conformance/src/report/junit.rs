@@ -75,7 +75,7 @@ mod tests {
     use crate::report::sample;
 
     #[test]
-    fn the_document_can_be_read_and_has_all_cases() {
+    fn document_is_readable_and_complete() {
         let reports = [sample::report("hip"), sample::report("host")];
         let text = junit(&reports).unwrap();
         let read = quick_junit::Report::deserialize_from_str(&text).unwrap();

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_of_a_kernel_module_is_found() {
+    fn kernel_module_version_is_found() {
         let text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\nGCC version:  gcc 11.5.0\n";
         assert_eq!(version_in(text).as_deref(), Some("580.159.04"));
         assert_eq!(version_in("6.12.12\n").as_deref(), Some("6.12.12"));

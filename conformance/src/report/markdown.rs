@@ -72,7 +72,7 @@ mod tests {
     use crate::report::sample;
 
     #[test]
-    fn every_row_has_a_cell_for_each_report() {
+    fn every_row_has_each_reports_cell() {
         let reports = [("a".to_owned(), sample::report("hip")), ("b".to_owned(), sample::report("host"))];
         let text = Comparison::of(&reports, true).markdown();
         let rows: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();

@@ -192,21 +192,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_note_is_cut_between_characters_and_says_so() {
+    fn long_note_is_cut_between_characters() {
         assert_eq!(kept("short", None), "short");
         let long = "ü".repeat(MAX_CHARACTERS + 3);
         assert_eq!(kept(&long, None), format!("{} [6 bytes more]", "ü".repeat(MAX_CHARACTERS)));
     }
 
     #[test]
-    fn a_note_does_not_tell_whose_files_are_read() {
+    fn note_hides_the_home_folder() {
         let note = "in /home/user/src/a.rs";
         assert_eq!(kept(note, Some("/home/user")), "in ~/src/a.rs");
         assert_eq!(kept(note, Some("/")), note);
     }
 
     #[test]
-    fn quirks_that_were_not_seen_are_found_in_a_note() {
+    fn unseen_quirks_are_found_in_notes() {
         let mut case = crate::report::sample::report("hip").cases.remove(0);
         case.note = format!("a note; {}; {}", unseen("one"), unseen("two"));
         assert_eq!(case.unseen_quirks().collect::<Vec<_>>(), ["one", "two"]);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_read_as_it_was_written() {
+    fn report_is_read_as_written() {
         let report = crate::report::sample::report("hip");
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_for_blocks_up_to_a_size() {
+    fn addresses_serve_blocks_of_limited_size() {
         const MIB: u64 = 1 << 20;
         let all =
             [(1, 256), (MIB, 2 * MIB), (MIB + 1, 256), (16 * MIB, 256), (16 * MIB + 1, 256), (1, 32 * MIB)];

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_are_none_are_refused_before_the_program() {
+    fn unknown_options_before_program_are_refused() {
         for line in ["test-all run-hip", "test-all run-cuda", "test-all run-hip --verison 7 prog"] {
             assert!(read(line).is_err(), "{line}");
         }

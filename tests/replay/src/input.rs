@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_is_accepted_at_the_beginning() {
+    fn byte_order_mark_is_accepted_first() {
         let plain = Trace::read("it", TEXT.as_bytes()).unwrap();
         let marked = format!("\u{feff}{TEXT}");
         assert_eq!(Trace::read("it", marked.as_bytes()).unwrap(), plain);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_may_be_as_long_as_the_limit() {
+    fn line_may_have_the_maximum_length() {
         let comment = format!("#{}\na 1 1 0", "x".repeat(LONGEST_LINE as usize - 2));
         assert!(Trace::read("it", comment.as_bytes()).is_ok());
         let comment = format!("#{}\na 1 1 0", "x".repeat(LONGEST_LINE as usize - 1));

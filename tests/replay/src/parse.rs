@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_used_again_and_the_peak_is_between_allocation_and_free() {
+    fn slots_are_reused_and_peaks_counted() {
         let trace = parse("# a comment\na 7 100 0\n\na 8 50 0\r\nf 7\nr 7\n  a 9 60 0 \nf 8\nr 8\n").unwrap();
         let free = |slot| Event::Free { slot };
         assert_eq!(
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_may_be_used_later_waits_for_a_fence() {
+    fn later_reuse_waits_for_a_fence() {
         let trace = parse("a 1 1 9\na 2 1 0\na 3 1 9\nf 1\nf 2\nr 2\nf 3\nr 1\n").unwrap();
         assert_eq!(trace.streams, [0, 9]);
         let expected = [
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_between_free_and_reuse_makes_it_later() {
+    fn event_between_delays_the_reuse() {
         let trace = parse("a 1 1 0\na 2 1 0\nf 1\nf 2\nr 1\nr 2").unwrap();
         assert_eq!(trace.freed_for_later(), 2);
         let trace = parse("a 1 1 0\nf 1\n# nothing\n\nr 1").unwrap();
@@ -279,13 +279,13 @@ mod tests {
     }
 
     #[test]
-    fn without_any_reuse_all_is_used_at_once() {
+    fn trace_without_reuse_reuses_at_once() {
         let trace = parse("a 1 1 0\nf 1\na 2 1 0\nf 2").unwrap();
         assert_eq!((trace.freed_for_later(), trace.slots), (0, 1));
     }
 
     #[test]
-    fn a_line_that_cannot_be_is_told_with_its_number() {
+    fn invalid_line_is_reported_with_its_number() {
         for (text, line, expected) in [
             (
                 "a 1 1 0\nx 2",
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_shown_without_what_a_terminal_would_obey() {
+    fn line_is_shown_without_control_characters() {
         let (_, wrong) = parse(&format!("\u{1b}[2J{}", "x".repeat(500))).unwrap_err();
         let text = wrong.to_string();
         assert!(

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_makes_the_same_trace_and_another_one_another() {
+    fn seed_decides_the_trace() {
         for workload in Workload::ALL {
             assert_eq!(made(workload, 7), made(workload, 7));
             assert_ne!(made(workload, 7), made(workload, 8));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_a_good_trace_with_what_its_kind_has() {
+    fn each_workload_makes_a_valid_trace() {
         for workload in Workload::ALL {
             let trace = Trace::read("made", &made(workload, 1)[..]).unwrap();
             assert!((3000..4000).contains(&trace.allocations()), "{workload:?}: {}", trace.allocations());

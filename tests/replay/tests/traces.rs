@@ -52,7 +52,7 @@ fn most(trace: &Trace, several_streams: f64) -> f64 {
 }
 
 #[test]
-fn a_pool_holds_little_more_than_a_made_trace_asks_for() {
+fn pool_holds_little_beyond_generated_traces() {
     for workload in Workload::ALL {
         let trace = made(workload, 1, 5000);
         let (Outcome { ratio, peak_held, peak_asked, .. }, _) = on_a_pool(&trace, 1, 0);
@@ -87,7 +87,7 @@ fn the_driver_itself_serves_a_made_trace() {
 }
 
 #[test]
-fn a_device_with_too_little_memory_fails_and_nothing_is_left() {
+fn full_device_fails_and_leaves_nothing() {
     let trace = made(Workload::Training, 5, 2000);
     let little = Bytes((trace.peak_asked() / 2).next_multiple_of(Bytes::mib(2).0));
     let backend = HostConfig::new().memory(little).open().unwrap();
@@ -102,7 +102,7 @@ fn say(text: &str) {
 }
 
 #[test]
-fn a_pool_holds_little_more_than_recorded_programs_ask_for() {
+fn pool_holds_little_beyond_recorded_programs() {
     holds_little_more(Path::new(RECORDED));
     match std::env::var_os("GPU_VMM_TRACES") {
         Some(folder) => holds_little_more(Path::new(&folder)),
@@ -112,7 +112,7 @@ fn a_pool_holds_little_more_than_recorded_programs_ask_for() {
 
 /// A program that does the same again finds almost all memory where it was.
 #[test]
-fn further_passes_of_recorded_programs_map_almost_nothing() {
+fn further_passes_map_almost_nothing() {
     for name in ["streams", "graph_network"] {
         let trace = Trace::open(&Path::new(RECORDED).join(format!("{name}.trace.gz")), &|_| {}).unwrap();
         let (_, [first, three]) = on_a_pool(&trace, 1, 2);

@@ -21,10 +21,10 @@ cases! { "order":
     /// A backend that was opened with a context waits for work in the primary context that other backends use.
     the_usual_context_is_waited_for,
     /// Waiting for the default stream covers the default stream of a context that another backend was opened with.
-    default_streams_of_all_contexts_are_waited_for,
+    all_contexts_default_streams_are_awaited,
     /// An event on the default stream completes after the work on the default stream of a context that another backend was
     /// opened with.
-    events_cover_the_default_streams_of_all_contexts,
+    events_cover_all_contexts_default_streams,
     /// A context that dies is lost only for the backend that was opened with it; other backends wait for the rest of the
     /// device.
     another_context_dies with loses_another_context,
@@ -127,14 +127,14 @@ fn take_away_from_default<B: TestKit>(subject: &Subject<B>, act: impl FnOnce(Reg
     drop(other);
 }
 
-fn default_streams_of_all_contexts_are_waited_for<B: TestKit>(subject: &Subject<B>) {
+fn all_contexts_default_streams_are_awaited<B: TestKit>(subject: &Subject<B>) {
     take_away_from_default(subject, |region| {
         region.close(streams_idle(&[Stream::DEFAULT])).unwrap();
     });
 }
 
 #[allow(unsafe_code)]
-fn events_cover_the_default_streams_of_all_contexts<B: TestKit>(subject: &Subject<B>) {
+fn events_cover_all_contexts_default_streams<B: TestKit>(subject: &Subject<B>) {
     take_away_from_default(subject, |region| {
         let mut event = subject.backend.event(subject.device).unwrap();
         event.record(Stream::DEFAULT).unwrap();

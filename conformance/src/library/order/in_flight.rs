@@ -27,7 +27,7 @@ cases! { "order":
     /// Reducing a device's access to reading waits for the work of that device.
     taking_access_waits_for_work,
     /// Reducing a peer's access to reading waits for the peer's work, not for the memory's owner.
-    taking_a_peers_access_waits_for_the_peer,
+    reducing_peer_access_waits_for_peer,
     /// Setting the access that a device already has neither waits for its work nor disturbs it.
     the_same_access_goes_on_beside_work,
     /// Giving a second device access does not disturb the work of the first.
@@ -184,7 +184,7 @@ fn taking_access_waits_for_work<B: TestKit>(subject: &Subject<B>) {
     check(subject, &region, Bytes(0));
 }
 
-fn taking_a_peers_access_waits_for_the_peer<B: TestKit>(subject: &Subject<B>) {
+fn reducing_peer_access_waits_for_peer<B: TestKit>(subject: &Subject<B>) {
     let (peer, owner) = subject.two_devices();
     let mut region = subject.region(2).on(owner).access(peer, RW).build().unwrap();
     region.grow_to(subject.unit()).unwrap();

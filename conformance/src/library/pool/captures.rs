@@ -23,7 +23,7 @@ cases! { "pool":
     the_last_block_during_a_capture,
     /// While a stream of a pool captures, regions and other pools end, and a region shrinks and the pool is suspended, or both return an
     /// error and memory is kept. The capture ends successfully in all three modes, although the program has not announced it.
-    regions_end_during_a_capture_of_a_pool,
+    regions_end_during_a_pools_capture,
     /// A stream that a pool has forgotten is not asked about any more: it can be destroyed.
     a_forgotten_stream_is_not_asked,
     /// A signaled fence does not release memory to others while a stream that has used the memory captures.
@@ -155,7 +155,7 @@ fn is_capturing<T>(result: Result<T>) -> bool {
     result.is_err_and(|error| matches!(error.detail(), Detail::Capturing { .. }))
 }
 
-fn regions_end_during_a_capture_of_a_pool<B: TestKit>(subject: &Subject<B>) {
+fn regions_end_during_a_pools_capture<B: TestKit>(subject: &Subject<B>) {
     let (backend, captured, idle) = (&subject.backend, own(subject), WaitFor::all_devices);
     let pool = pool(subject);
     let store = BackingStore::pinned(backend, Bytes::mib(8)).unwrap();

@@ -24,7 +24,7 @@ cases! { "pool":
     /// An event covers the frees before it, and none after it.
     an_event_tells_of_what_came_before,
     /// A block that another stream has used waits for its own stream too.
-    its_own_stream_is_waited_for_after_another,
+    own_stream_is_awaited_after_another,
     /// Memory is scrubbed for another tag only after the old tag's work has ended, also on the same stream.
     scrubbed_behind_the_work,
     /// Memory that returns to a tag after another tag has used it is scrubbed, although it is already mapped there.
@@ -139,7 +139,7 @@ fn an_event_tells_of_what_came_before<B: TestKit>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn its_own_stream_is_waited_for_after_another<B: TestKit>(subject: &Subject<B>) {
+fn own_stream_is_awaited_after_another<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let pool = pool(subject);
     let mut block = on(&pool, &*busy, 4 << 20);

@@ -21,7 +21,7 @@ cases! { "pool":
     /// Memory whose stream cannot be waited for serves no request until that stream is known to have finished.
     a_wait_that_fails,
     /// The pool waits for a fence without holding its locks, so the thread that sets the fence can use the pool first.
-    a_fence_set_by_a_user_of_the_pool,
+    pools_user_sets_its_fence,
     /// The pool waits for a stream without holding its locks, so other threads are served meanwhile.
     others_are_served_while_one_waits,
 }
@@ -136,7 +136,7 @@ fn a_wait_that_fails<B: TestKit>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_fence_set_by_a_user_of_the_pool<B: TestKit>(subject: &Subject<B>) {
+fn pools_user_sets_its_fence<B: TestKit>(subject: &Subject<B>) {
     let size = page(&pool(subject)).0;
     let pool = builder(subject).budget(Bytes(4 * size)).build().unwrap();
     for _ in 0..3 {

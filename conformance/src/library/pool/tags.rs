@@ -31,7 +31,7 @@ cases! { "pool":
     /// Memory that is free, or mapped at other addresses too, is not saved with a tag.
     only_what_is_used_is_saved,
     /// A block that was freed behind a fence which is done is not saved.
-    what_a_fence_is_done_with_is_not_saved,
+    block_behind_done_fence_is_not_saved,
     /// Memory that passes to another tag is overwritten with zeros first; memory that stays within its tag is not.
     scrubbed_between_tags,
     /// Memory that passes between small and large blocks of two tags is overwritten with zeros first.
@@ -278,7 +278,7 @@ fn only_what_is_used_is_saved<B: TestKit>(subject: &Subject<B>) {
     is_empty(&base);
 }
 
-fn what_a_fence_is_done_with_is_not_saved<B: TestKit>(subject: &Subject<B>) {
+fn block_behind_done_fence_is_not_saved<B: TestKit>(subject: &Subject<B>) {
     let (base, store) = (pool(subject), store(subject));
     let (pool, page) = (base.tagged("weights").unwrap(), page(&base));
     let (hand, stays, goes) = (Hand::new(), alloc(&pool, page), alloc(&pool, Bytes(page.0 * 3)));

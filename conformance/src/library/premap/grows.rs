@@ -12,7 +12,7 @@ cases! { "premap":
     /// Growth into premapped memory makes no driver call.
     a_premapped_step_calls_no_driver,
     /// Growth beyond the premapped memory maps the missing part itself, at the same address, and reports that.
-    a_step_that_is_not_premapped_maps_itself,
+    missing_step_maps_itself,
     /// Over many steps the address and the bytes stay the same, and every step finds its memory premapped.
     many_steps,
     /// Growth to a size that the region already has changes nothing.
@@ -50,7 +50,7 @@ fn a_premapped_step_calls_no_driver<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(inside.end(), subject.granules(4));
 }
 
-fn a_step_that_is_not_premapped_maps_itself<B: TestKit>(subject: &Subject<B>) {
+fn missing_step_maps_itself<B: TestKit>(subject: &Subject<B>) {
     let thread = thread();
     let region = growing(subject, by(subject, 2, 2), &thread);
     let address = region.address();

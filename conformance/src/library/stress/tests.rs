@@ -70,17 +70,17 @@ fn is_found(fault: Fault, most: usize, calls: &[&str]) {
 }
 
 #[test]
-fn a_set_access_that_is_not_done_is_found() {
+fn forgotten_set_access_is_found() {
     is_found(Fault::ReadOnlyForgotten, 4, &["Region::builder(&backend)", "set_access(", "Access::Read)?;"]);
 }
 
 #[test]
-fn a_mapping_at_the_wrong_place_is_found() {
+fn misplaced_mapping_is_found() {
     is_found(Fault::MappedTooFar, 5, &["Region::builder(&backend)"]);
 }
 
 #[test]
-fn a_byte_that_is_not_filled_is_found() {
+fn short_fill_is_found() {
     is_found(Fault::FillTooShort, 5, &[".fill("]);
 }
 
@@ -90,6 +90,6 @@ fn a_pattern_that_goes_wrong_is_found() {
 }
 
 #[test]
-fn an_unmap_that_is_not_done_is_found() {
+fn forgotten_unmap_is_found() {
     is_found(Fault::LargeUnmapForgotten, 5, &["Region::builder(&backend)"]);
 }

@@ -14,7 +14,7 @@ cases! { "suspend":
     /// A resume takes fitting pieces from the list and creates the rest; contents, access and aliases are restored.
     a_resume_takes_from_the_list,
     /// Pieces of another size or with other properties stay in the list.
-    what_does_not_fit_stays_in_the_list,
+    unfit_pieces_stay_in_the_list,
     /// Pieces that are also held elsewhere stay in the list: by a clone, a mapping or an importer.
     what_others_hold_stays_in_the_list,
     /// Memory that another region also maps stays allocated, is not saved, and is mapped again with the bytes written
@@ -23,7 +23,7 @@ cases! { "suspend":
     /// Memory that the caller has cloned or exported stays allocated too.
     held_memory_stays,
     /// A resume without enough memory leaves the list with the same memory, and the region suspended.
-    a_resume_that_fails_gives_the_list_back,
+    failed_resume_returns_the_list,
     /// A second suspension adds nothing to the list, and a resume of an active region takes nothing from it.
     a_second_time_leaves_the_list,
 }
@@ -80,7 +80,7 @@ fn a_resume_takes_from_the_list<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-fn what_does_not_fit_stays_in_the_list<B: TestKit>(subject: &Subject<B>) {
+fn unfit_pieces_stay_in_the_list<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(2).build().unwrap();
     region.grow_with(&[subject.piece(2)]).unwrap();
     write(subject, &mut region, 3);
@@ -161,7 +161,7 @@ fn held_memory_stays<B: TestKit>(subject: &Subject<B>) {
     drop((descriptor, clone));
 }
 
-fn a_resume_that_fails_gives_the_list_back<B: TestKit>(subject: &Subject<B>) {
+fn failed_resume_returns_the_list<B: TestKit>(subject: &Subject<B>) {
     let mut region = varied(subject);
     let (store, mut free) = (pinned(subject, MEMORY), Vec::new());
     region.suspend_into(&store, idle(), &mut free).unwrap();

@@ -22,7 +22,7 @@ cases! { "vec":
     /// A vector whose addresses are full refuses to grow if the addresses behind are taken, and is unchanged.
     full,
     /// A vector grows by exactly what it needs if there are no addresses for the usual spare capacity.
-    just_enough_where_more_is_not_to_be_had,
+    grows_exactly_without_spare_addresses,
     /// Filling with a value in several copies ends at the last element.
     filled_and_no_further,
     /// A movable vector that is full moves elsewhere with its elements.
@@ -113,7 +113,7 @@ fn full<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(bytes.get(all - 1).unwrap(), 1);
 }
 
-fn just_enough_where_more_is_not_to_be_had<B: TestKit>(subject: &Subject<B>) {
+fn grows_exactly_without_spare_addresses<B: TestKit>(subject: &Subject<B>) {
     // One granule is needed; an eighth of the current size would exceed the addresses.
     let units = 32 * subject.granularity().0 / subject.unit().0;
     let (mut bytes, _wall) = walled(subject, units);

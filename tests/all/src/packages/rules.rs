@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_readme_links_to_what_is_on_the_web() {
+    fn readme_links_are_on_the_web() {
         let page = "[one](https://docs.rs/gpu-vmm), [two](../docs/guide/pool.md)";
         assert_eq!(links("gpu-vmm-core", page).len(), 1);
         assert!(links("gpu-vmm", page).is_empty());
