@@ -242,7 +242,7 @@ mod tests {
                         .visible .entry two()\n{ ret; }\n";
 
     #[test]
-    fn what_is_wrong_with_a_text_is_told() {
+    fn wrong_text_is_reported() {
         for (from, to, wrong) in [
             (".version 6.0", "", "no .version"),
             ("sm_50", "sm_100", "newer than the device"),

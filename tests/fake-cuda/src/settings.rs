@@ -2,7 +2,7 @@
 
 use crate::code::Code;
 use crate::table::FUNCTIONS;
-use gpu_vmm_test_settings::{Times, either, items, number, of_process, switch, unknown, with_unit};
+use gpu_vmm_test_settings::{Times, either, items, number, of_process, switch, time, unknown};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -151,18 +151,6 @@ pub(crate) fn version(value: &str) -> Result<u32, String> {
     });
     let number = parts.or_else(|| value.parse().ok()).filter(|number| (1_000..100_000).contains(number));
     number.ok_or_else(|| "it must be a version such as 12.3 or 12030".to_owned())
-}
-
-/// Parses `500us`.
-fn time(value: &str) -> Result<Duration, String> {
-    let form = || format!("{value:?} must be a time with us, ms or s, such as 500us");
-    let (count, unit) = with_unit(value).ok_or_else(form)?;
-    match unit {
-        "us" => Ok(Duration::from_micros(count)),
-        "ms" => Ok(Duration::from_millis(count)),
-        "s" => Ok(Duration::from_secs(count)),
-        _ => Err(form()),
-    }
 }
 
 /// Parses `FUNCTION:TIMES:CODE`; times `3+` means the third call and all later ones.

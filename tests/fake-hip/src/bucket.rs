@@ -86,7 +86,7 @@ behaviours! {
 
 #[cfg(test)]
 #[test]
-fn builds_of_7_0_import_in_two_ways() {
+fn builds_of_7_0_import_two_ways() {
     let by_pointer = |version| Bucket::of(version).import_by_pointer;
     assert!(by_pointer(70_051_830) && !by_pointer(70_051_831));
     assert!(!by_pointer(70_059_999) && by_pointer(70_060_000) && !by_pointer(V7_1));

@@ -6,6 +6,30 @@
 use std::fmt::Display;
 use std::io::Write;
 use std::str::FromStr;
+use std::time::Duration;
+
+/// Lists a module's cases, each a `crate::child::Case`: the name, settings without their prefix, and the code, which otherwise is the
+/// function of this name:
+///
+/// ```text
+/// cases! {
+///     opens;
+///     opens_nothing [GPUS = "0"];
+///     fails_at_once [FAIL = "cuInit:1:999"] => opens_nothing;
+/// }
+/// ```
+#[macro_export]
+macro_rules! cases {
+    (@run $case:ident) => { $case };
+    (@run $case:ident $run:expr) => { $run };
+    ($($case:ident $([$($setting:ident = $value:literal),+])? $(=> $run:expr)?;)*) => {
+        pub(crate) const CASES: &[crate::child::Case] = &[$(crate::child::Case {
+            name: stringify!($case),
+            settings: &[$($((stringify!($setting), $value)),+)?],
+            run: $crate::cases!(@run $case $($run)?),
+        }),*];
+    };
+}
 
 /// Reads the settings of this process: `set` gets each name without the prefix, and its value. If one is wrong, reports it on
 /// standard error in the name of `who`, and ends the process with status 2.
@@ -95,10 +119,25 @@ pub fn either(value: &str, yes: &str, no: &str) -> Result<bool, String> {
 }
 
 /// Parses a number and its unit: `500us`.
-#[must_use]
-pub fn with_unit(value: &str) -> Option<(u64, &str)> {
+fn with_unit(value: &str) -> Option<(u64, &str)> {
     let (count, unit) = value.split_at(value.find(|sign: char| !sign.is_ascii_digit())?);
     Some((count.parse().ok()?, unit))
+}
+
+/// Parses a time: `500us`.
+///
+/// # Errors
+///
+/// What the value must be.
+pub fn time(value: &str) -> Result<Duration, String> {
+    let parsed = with_unit(value).and_then(|(count, unit)| match unit {
+        "ns" => Some(Duration::from_nanos(count)),
+        "us" => Some(Duration::from_micros(count)),
+        "ms" => Some(Duration::from_millis(count)),
+        "s" => Some(Duration::from_secs(count)),
+        _ => None,
+    });
+    parsed.ok_or_else(|| format!("{value:?} must be a time with ns, us, ms or s, such as 500us"))
 }
 
 /// Calls of a function, counted from 1.
@@ -134,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_one_or_all_from_one_on() {
+    fn times_are_single_or_from_there() {
         let third = Times::parse("3").unwrap();
         assert!(third.contains(3) && !third.contains(2) && !third.contains(4));
         let from = Times::parse("3+").unwrap();

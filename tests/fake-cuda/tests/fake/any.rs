@@ -1,7 +1,6 @@
 //! The backend that is chosen at run time: each function returns what the vendor's own backend returns, on the fake driver and on
 //! host memory.
 
-use crate::child::cases;
 use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm::host::HostConfig;
@@ -11,6 +10,7 @@ use gpu_vmm_core::{
     Location, MemoryCalls, Operation, Properties, Reservation, Result, Stream, Vendor,
 };
 use gpu_vmm_cuda::{CudaBackend, MaybeCuda};
+use gpu_vmm_test_settings::cases;
 use gpu_vmm_testkit::{CaptureMode, TestKit};
 use std::fmt::Debug;
 use std::os::fd::AsFd;

@@ -1,8 +1,8 @@
 //! gpu-vmm-cuda over the fake driver: which drivers it accepts, how the driver's errors reach its users, and that it releases
 //! everything whatever fails.
 
-use crate::child::{Case, case, cases};
-use crate::rig::Cuda;
+use crate::child::{Case, case};
+use crate::rig::{Cuda, DEVICE, open};
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::{
     Access, Backend, Bytes, Capability, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, ErrorKind,
@@ -10,10 +10,10 @@ use gpu_vmm_core::{
     Reservation, Result, SyncCalls, Vendor, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_test_settings::cases;
 use std::path::Path;
 use std::sync::Mutex;
 
-const DEVICE: DeviceId = DeviceId(0);
 const UNIT: Bytes = Bytes::mib(32);
 
 /// Prints the quirks that the backend lists.
@@ -52,7 +52,7 @@ cases! {
         an_unusable_device(&["cuDeviceTotalMem_v2", "CUDA_ERROR_UNKNOWN (999)"])
     };
     failed_attribute_denies_no_virtual_memory [FAIL = "cuDeviceGetAttribute:1:999"] => |_| {
-        let backend = CudaBackend::open().unwrap();
+        let backend = open();
         let device = backend.device(Operation::Open, DEVICE).unwrap();
         assert_eq!((&device.no_virtual_memory, &device.unusable), (&None, &None));
     };
@@ -90,10 +90,6 @@ cases! {
     calls_wait_for_their_work [WORK_DELAY = "50ms"];
     a_handle_of_another_vendor_is_refused;
     ending_after_the_driver_succeeds;
-}
-
-fn open() -> CudaBackend {
-    CudaBackend::open().unwrap()
 }
 
 fn refused() -> String {

@@ -1,16 +1,16 @@
 //! gpu-vmm-cuda's memory types over the fake driver: what drivers lack and refuse, and that nothing is left of failed calls.
 //! gpu-vmm-cuda's own tests cover the successful calls; they run over the fake driver too.
 
-use crate::child::{Case, DONE, case, cases, start};
-use crate::rig::{Cuda, G};
+use crate::child::{Case, DONE, case, start};
+use crate::rig::{Cuda, DEVICE, G, open};
 use gpu_vmm_core::{
     Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, FabricHandle, Feature, Grant,
     HandleTypes, Location, MemoryCalls, Operation, PhysicalMemory, Placement, Properties, Region,
     Reservation,
 };
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_test_settings::cases;
 
-const DEVICE: DeviceId = DeviceId(0);
 const UNIT: Bytes = Bytes::mib(32);
 
 cases! {
@@ -53,10 +53,6 @@ pub(crate) const OTHER_MACHINE: Case =
 
 /// The environment variable with the fabric handle, as hexadecimal digits.
 const FABRIC_HANDLE: &str = "GPU_VMM_TEST_FABRIC_HANDLE";
-
-fn open() -> CudaBackend {
-    CudaBackend::open().unwrap()
-}
 
 pub(crate) fn capability(backend: &CudaBackend, feature: Feature) -> Capability {
     let all = backend.capabilities(DEVICE).unwrap();

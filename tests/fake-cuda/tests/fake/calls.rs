@@ -1,13 +1,13 @@
 //! gpu-vmm-cuda over the fake driver: what the errors of calls on contexts, kernels and graphs say, and copies of no bytes.
 
-use crate::child::cases;
-use crate::failures::{DEVICE, OTHER, logged, open, told, unsupported};
-use crate::rig::Cuda;
+use crate::failures::{logged, told, unsupported};
+use crate::rig::{Cuda, DEVICE, OTHER, open};
 use gpu_vmm_core::{
     Address, AddressRange, Backend, Bytes, CopyCalls, Detail, DeviceId, HandleTypes, MemoryCalls, Operation,
     PhysicalMemory, Properties, Region, Stream, SyncCalls,
 };
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_test_settings::cases;
 use gpu_vmm_testkit::{CaptureMode, TestKit};
 
 /// A device that is not there.

@@ -1,7 +1,7 @@
 //! Captures: which calls invalidate which of them, as measured. The conformance suite launches graphs.
 
-use crate::child::cases;
 use crate::rig::{Cuda, G};
+use gpu_vmm_test_settings::cases;
 use std::thread;
 
 cases! {

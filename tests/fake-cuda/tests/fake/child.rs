@@ -16,29 +16,6 @@ pub(crate) struct Case {
     pub(crate) run: fn(&Cuda),
 }
 
-/// Lists a module's cases: the name, settings in addition to two GPUs, and the code, which otherwise is the function of this name:
-///
-/// ```text
-/// cases! {
-///     opens;
-///     opens_nothing [GPUS = "0"];
-///     fails_at_once [FAIL = "cuInit:1:999"] => opens_nothing;
-/// }
-/// ```
-macro_rules! cases {
-    (@run $case:ident) => { $case };
-    (@run $case:ident $run:expr) => { $run };
-    ($($case:ident $([$($setting:ident = $value:literal),+])? $(=> $run:expr)?;)*) => {
-        pub(crate) const CASES: &[crate::child::Case] = &[$(crate::child::Case {
-            name: stringify!($case),
-            settings: &[$($((stringify!($setting), $value)),+)?],
-            run: crate::child::cases!(@run $case $($run)?),
-        }),*];
-    };
-}
-
-pub(crate) use cases;
-
 /// A case that no list has.
 pub(crate) const fn case(
     name: &'static str,

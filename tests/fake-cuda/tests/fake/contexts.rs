@@ -1,12 +1,12 @@
 //! gpu-vmm-cuda in several contexts of a device, and during captures.
 
-use crate::child::cases;
-use crate::rig::Cuda;
+use crate::rig::{Cuda, DEVICE, OTHER, open};
 use gpu_vmm_core::{
     Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, MemoryCalls, Region, Result, Stream,
     SyncCalls,
 };
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_test_settings::cases;
 use gpu_vmm_testkit::{CaptureMode, TestKit, WorkStream};
 use std::thread;
 
@@ -27,13 +27,7 @@ cases! {
     blocking_capture_elsewhere_is_seen;
 }
 
-const DEVICE: DeviceId = DeviceId(0);
-const OTHER: DeviceId = DeviceId(1);
 const SIZE: Bytes = Bytes::mib(2);
-
-fn open() -> CudaBackend {
-    CudaBackend::open().unwrap()
-}
 
 /// Plain memory of a device, freed at the end.
 struct Plain<'a>(&'a CudaBackend, DeviceId, Address);

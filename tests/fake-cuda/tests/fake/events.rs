@@ -1,9 +1,9 @@
 //! gpu-vmm-cuda's events, and whether a stream captures.
 
-use crate::child::cases;
-use crate::rig::Cuda;
-use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Event, Operation, Stream, SyncCalls};
+use crate::rig::{Cuda, DEVICE, answered, open};
+use gpu_vmm_core::{Backend, Detail, DeviceId, Event, Operation, Stream, SyncCalls};
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_test_settings::cases;
 use gpu_vmm_testkit::TestKit;
 use std::ptr::with_exposed_provenance_mut;
 
@@ -18,7 +18,6 @@ cases! {
     undestroyed_event_is_logged [FAIL = "cuEventDestroy_v2:1:1"];
 }
 
-const DEVICE: DeviceId = DeviceId(0);
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: usize = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
@@ -41,7 +40,7 @@ fn stream(raw: usize) -> Stream<'static> {
 }
 
 fn a_capture_is_told(cuda: &Cuda) {
-    let backend = CudaBackend::open().unwrap();
+    let backend = open();
     let (mut event, own) = (backend.event(DEVICE).unwrap(), backend.own_stream(DEVICE).unwrap());
     let raw = own.stream().as_raw().addr();
     let captures = |stream| backend.is_capturing(stream).unwrap();
@@ -77,7 +76,7 @@ fn a_capture_is_told(cuda: &Cuda) {
 }
 
 fn a_stream_of_another_context_is_refused(cuda: &Cuda) {
-    let backend = CudaBackend::open().unwrap();
+    let backend = open();
     let mut event = backend.event(DEVICE).unwrap();
     let context = cuda.get("cuCtxCreate_v2", &[0, 0]);
     let foreign = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
@@ -97,7 +96,7 @@ fn a_stream_of_another_context_is_refused(cuda: &Cuda) {
 }
 
 fn nothing_is_left_current(cuda: &Cuda) {
-    let backend = CudaBackend::open().unwrap();
+    let backend = open();
     let current = || cuda.get("cuCtxGetCurrent", &[]);
     let (mut event, own) = (backend.event(DEVICE).unwrap(), backend.own_stream(DEVICE).unwrap());
     for stream in [own.stream(), stream(0)] {
@@ -114,20 +113,15 @@ fn nothing_is_left_current(cuda: &Cuda) {
     assert_eq!((counts.events, counts.streams, current(), cuda.violations()), (0, 0, 0, 0));
 }
 
-fn answered(error: &Error) -> (&'static str, i64) {
-    let source = error.driver_error().unwrap();
-    (source.call, source.code)
-}
-
 fn event() -> (CudaBackend, Box<dyn Event>) {
-    let backend = CudaBackend::open().unwrap();
+    let backend = open();
     let event = backend.event(DEVICE).unwrap();
     (backend, event)
 }
 
 /// Each call fails once, is named with its code, and then succeeds.
 fn failed_event_calls_change_nothing(_: &Cuda) {
-    let backend = CudaBackend::open().unwrap();
+    let backend = open();
     assert_eq!(answered(&backend.event(DEVICE).unwrap_err()), ("cuEventCreate", 2));
     let own = backend.own_stream(DEVICE).unwrap();
     let error = backend.is_capturing(own.stream()).unwrap_err();

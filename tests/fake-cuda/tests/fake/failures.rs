@@ -1,18 +1,16 @@
 //! gpu-vmm-cuda over the fake driver: what its errors say about the call that failed, and the state after it.
 
-use crate::child::cases;
-use crate::rig::Cuda;
+use crate::rig::{Cuda, DEVICE, OTHER, open};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Backend, Bytes, CopyCalls, Detail, DeviceId, Event, Feature, Grant,
     Handle, HandleTypes, Location, MemoryCalls, Operation, PhysicalMemory, Properties, Region, Reservation,
     Result, Stream, SyncCalls,
 };
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_test_settings::cases;
 use gpu_vmm_testkit::TestKit;
 use std::os::fd::AsFd;
 
-pub(crate) const DEVICE: DeviceId = DeviceId(0);
-pub(crate) const OTHER: DeviceId = DeviceId(1);
 const UNIT: Bytes = Bytes::mib(32);
 
 cases! {
@@ -42,10 +40,6 @@ cases! {
     missing_node_is_the_drivers_error;
     access_is_set_in_any_order;
     refused_fabric_handle_names_channels;
-}
-
-pub(crate) fn open() -> CudaBackend {
-    CudaBackend::open().unwrap()
 }
 
 fn region(backend: &CudaBackend) -> Region<CudaBackend> {

@@ -1,10 +1,10 @@
 //! Misuse that the fake driver counts, so that tests of gpu-vmm fail: wrong arguments, memory that is unmapped under work, host memory
 //! that is freed under a copy. The rules of `gpu-vmm conformance` show what the calls do.
 
-use crate::child::cases;
 use crate::rig::{
     BLOCK, Cuda, G, ILLEGAL_ADDRESS, INVALID_DEVICE, INVALID_VALUE, READ, description, properties,
 };
+use gpu_vmm_test_settings::cases;
 
 const NON_BLOCKING: usize = 1;
 

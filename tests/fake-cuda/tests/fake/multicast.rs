@@ -1,9 +1,9 @@
 //! Multicast objects, by raw calls: the fake driver's checks. `team` shows what objects do.
 
-use crate::child::cases;
 use crate::rig::{
     BLOCK, Cuda, G, ILLEGAL_STATE, INVALID_DEVICE, INVALID_VALUE, M, NOT_PERMITTED, NOT_SUPPORTED, READ_WRITE,
 };
+use gpu_vmm_test_settings::cases;
 
 cases! {
     objects_have_to_be_described_rightly;

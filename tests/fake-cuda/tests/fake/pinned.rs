@@ -1,11 +1,11 @@
 //! gpu-vmm-cuda's page-locked memory and asynchronous copies.
 
-use crate::child::cases;
-use crate::rig::Cuda;
+use crate::rig::{Cuda, DEVICE, answered, open};
 use gpu_vmm_core::{
     Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind, Operation, Region,
 };
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_test_settings::cases;
 use gpu_vmm_testkit::{TestKit, Walked};
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,6 @@ fn set(at: usize, size: usize, value: u8) {
     unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write_bytes(value, size) };
 }
 
-const DEVICE: DeviceId = DeviceId(0);
 const SIZE: Bytes = Bytes::mib(2);
 
 fn region(backend: &CudaBackend, device: DeviceId) -> Region<CudaBackend> {
@@ -42,7 +41,7 @@ fn region(backend: &CudaBackend, device: DeviceId) -> Region<CudaBackend> {
 }
 
 fn a_copy_stream_copies_beside_the_program(cuda: &Cuda) {
-    let backend = CudaBackend::open().unwrap();
+    let backend = open();
     // Memory of the process that is registered, and less than a large page, which the driver allocates.
     let little = Bytes(SIZE.0 / 2);
     for (device, size) in [(DEVICE, SIZE), (DeviceId(1), SIZE), (DEVICE, little), (DeviceId(1), little)] {
@@ -71,7 +70,7 @@ fn a_copy_stream_copies_beside_the_program(cuda: &Cuda) {
 }
 
 fn pinning_uses_the_existing_context(cuda: &Cuda) {
-    let backend = CudaBackend::open().unwrap();
+    let backend = open();
     let mut region = region(&backend, DeviceId(1));
     region.fill(Bytes::ZERO, SIZE, 0).unwrap();
     let pinned = backend.pin(SIZE).unwrap();
@@ -92,13 +91,8 @@ fn pinning_uses_the_existing_context(cuda: &Cuda) {
     assert_eq!(backend.drop_log().count(), 0);
 }
 
-fn answered(error: &Error) -> (&'static str, i64) {
-    let source = error.driver_error().unwrap();
-    (source.call, source.code)
-}
-
 fn a_pin_that_fails_says_so(_: &Cuda) {
-    let backend = CudaBackend::open().unwrap();
+    let backend = open();
     let error = backend.pin(SIZE).unwrap_err();
     assert_eq!(answered(&error), ("cuMemHostAlloc", 2));
     assert!(error.to_string().contains("the host is out of memory (requested 2 MiB"), "{error}");
@@ -106,7 +100,7 @@ fn a_pin_that_fails_says_so(_: &Cuda) {
 }
 
 fn what_cannot_be_registered_is_allocated(cuda: &Cuda) {
-    let backend = CudaBackend::open().unwrap();
+    let backend = open();
     let pinned = backend.pin(SIZE).unwrap();
     assert_eq!(cuda.counts().pinned, 1);
     // This call frees only memory that was allocated.
@@ -116,13 +110,13 @@ fn what_cannot_be_registered_is_allocated(cuda: &Cuda) {
 }
 
 fn a_copy_stream_that_fails_says_so(_: &Cuda) {
-    let backend = CudaBackend::open().unwrap();
+    let backend = open();
     assert_eq!(answered(&backend.copy_stream(DEVICE).unwrap_err()), ("cuStreamCreate", 2));
     backend.copy_stream(DEVICE).unwrap();
 }
 
 fn a_copy_that_fails_says_so(_: &Cuda) {
-    let backend = CudaBackend::open().unwrap();
+    let backend = open();
     let (region, pinned) = (region(&backend, DEVICE), backend.pin(SIZE).unwrap());
     let mut copy_stream = backend.copy_stream(DEVICE).unwrap();
     // SAFETY: both sides are of this size and unused until the copy stream has finished.
@@ -133,7 +127,7 @@ fn a_copy_that_fails_says_so(_: &Cuda) {
 }
 
 fn failed_unpinning_is_logged(cuda: &Cuda) {
-    let backend = CudaBackend::open().unwrap();
+    let backend = open();
     let pinned = backend.pin(SIZE).unwrap();
     let at = pinned.start().as_ptr().expose_provenance();
     drop(pinned);
@@ -147,7 +141,7 @@ fn failed_unpinning_is_logged(cuda: &Cuda) {
 
 /// Less than a large page is not registered.
 fn little_memory_is_the_drivers_own(cuda: &Cuda) {
-    let (backend, size) = (CudaBackend::open().unwrap(), Bytes::mib(1));
+    let (backend, size) = (open(), Bytes::mib(1));
     let pinned = backend.pin(size).unwrap();
     let at = pinned.start().as_ptr().expose_provenance();
     assert_eq!((pinned.size(), cuda.counts().pinned), (size, 1));
@@ -161,7 +155,7 @@ fn little_memory_is_the_drivers_own(cuda: &Cuda) {
 }
 
 fn a_list_that_leaves_its_memory(cuda: &Cuda) {
-    let backend = CudaBackend::open().unwrap();
+    let backend = open();
     let mut region = region(&backend, DEVICE);
     let (pinned, copy_stream) = (backend.pin(SIZE).unwrap(), backend.copy_stream(DEVICE).unwrap());
     let nowhere = region.address() + SIZE;

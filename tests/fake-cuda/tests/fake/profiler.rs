@@ -1,9 +1,9 @@
 //! gpu-vmm-cuda and NVIDIA's tools, which receive ranges by NVTX. The tool in C of `tests/profiler` takes their place.
 
-use crate::child::cases;
 use crate::rig::Cuda;
 use gpu_vmm_core::{Backend, Bytes, Region};
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_test_settings::cases;
 use std::path::Path;
 use std::process::Command;
 

@@ -1,6 +1,8 @@
 //! The driver's functions for cases: each call states its expected result, and whether it is a violation.
 
 use crate::child::library;
+use gpu_vmm_core::{DeviceId, Error};
+use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_fake_cuda::Counts;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -28,6 +30,19 @@ pub(crate) const HOST_NUMA: u32 = 3;
 
 pub(crate) const READ: u32 = 1;
 pub(crate) const READ_WRITE: u32 = 3;
+
+pub(crate) const DEVICE: DeviceId = DeviceId(0);
+pub(crate) const OTHER: DeviceId = DeviceId(1);
+
+pub(crate) fn open() -> CudaBackend {
+    CudaBackend::open().unwrap()
+}
+
+/// Returns the driver's call that failed, and its code.
+pub(crate) fn answered(error: &Error) -> (&'static str, i64) {
+    let source = error.driver_error().unwrap();
+    (source.call, source.code)
+}
 
 /// The library.
 pub(crate) struct Cuda(Library);

@@ -2,15 +2,14 @@
 //! code 0; or that has shut down.
 
 use crate::backend_memory_types::capability;
-use crate::child::cases;
-use crate::failures::{DEVICE, OTHER, open};
-use crate::rig::Cuda;
+use crate::rig::{Cuda, DEVICE, OTHER, open};
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver};
 use gpu_vmm_core::{
     Backend, Bytes, CopyCalls, Detail, Evidence, Feature, Location, MemoryCalls, Operation, PhysicalMemory,
     Properties, Region, Reservation, Result, SyncCalls,
 };
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_test_settings::cases;
 use gpu_vmm_testkit::TestKit;
 
 const SIZE: Bytes = Bytes::mib(2);

@@ -1,8 +1,8 @@
 //! Memory that goes back to its device while the addresses stay reserved.
 
-use crate::child::cases;
 use crate::rig::{Must, Rig, ZERO, units};
 use gpu_vmm_core::{Access, Alignment, Bytes, Detail, MemoryCalls, Placement, Properties, Reservation};
+use gpu_vmm_test_settings::cases;
 
 cases! {
     returned;

@@ -13,21 +13,6 @@ pub(crate) struct Case {
     pub(crate) run: fn(&mut Rig),
 }
 
-/// Lists a module's cases: the name, settings in addition to two devices, and the code, which otherwise is the function of this name.
-macro_rules! cases {
-    (@run $case:ident) => { $case };
-    (@run $case:ident $run:expr) => { $run };
-    ($($case:ident $([$($setting:ident = $value:literal),+])? $(=> $run:expr)?;)*) => {
-        pub(crate) const CASES: &[crate::child::Case] = &[$(crate::child::Case {
-            name: stringify!($case),
-            settings: &[$($((stringify!($setting), $value)),+)?],
-            run: crate::child::cases!(@run $case $($run)?),
-        }),*];
-    };
-}
-
-pub(crate) use cases;
-
 /// Returns the name of the case that this process must run, if it is a child.
 pub(crate) fn asked_for() -> Option<String> {
     std::env::var(CASE).ok()

@@ -1,9 +1,9 @@
 //! Calls that set the thread's device, and queries of a granularity, that fail.
 
-use crate::child::cases;
 use crate::failures::logged;
 use crate::rig::{Must, ONE, Rig, ZERO, units};
 use gpu_vmm_core::{Backend, Bytes, Detail, Location, Operation, Properties};
+use gpu_vmm_test_settings::cases;
 
 cases! {
     // The first two calls are those of the start, which describes device 1.

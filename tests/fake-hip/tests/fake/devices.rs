@@ -1,11 +1,11 @@
 //! Memory of several devices, and devices that do not exist.
 
-use crate::child::cases;
 use crate::rig::{Must, ONE, Rig, UNIT, ZERO, found, units};
 use gpu_vmm_core::{
     Access, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Feature, Grant, MemoryCalls, Operation,
     Properties, Reservation, SyncCalls,
 };
+use gpu_vmm_test_settings::cases;
 
 cases! {
     each_part_of_copy_is_checked;

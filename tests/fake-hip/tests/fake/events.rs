@@ -1,9 +1,9 @@
 //! Events of which a call is refused: what the error says about the event, and the state after it. And events of copies.
 
-use crate::child::cases;
 use crate::failures::{logged, told};
 use crate::rig::{Must, ONE, Rig, ZERO, units};
 use gpu_vmm_core::{Backend, Bytes, CopyCalls, Event, Operation, Stream, SyncCalls};
+use gpu_vmm_test_settings::cases;
 
 cases! {
     failed_event_names_its_device

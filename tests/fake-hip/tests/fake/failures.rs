@@ -1,6 +1,6 @@
 //! Calls that HIP refuses: what the error says about the call, and the state after it.
 
-use crate::child::{Case, cases};
+use crate::child::Case;
 use crate::rig::{FAR, Must, ONE, Rig, UNEQUAL, ZERO, alignment, found, units};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind,
@@ -8,6 +8,7 @@ use gpu_vmm_core::{
     Result, Stream, SyncCalls,
 };
 use gpu_vmm_hip::{HipHandle, HipReservation};
+use gpu_vmm_test_settings::cases;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// The versions of the cases. 7.0 and 7.2 refuse access that is no sum of sizes; how 7.0 imports is not known.

@@ -1,6 +1,6 @@
 //! A region's life, by gpu-vmm-core: it must succeed on every version.
 
-use crate::child::{Case, cases};
+use crate::child::Case;
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
     Access, Address, Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, DriverInfo, Evidence, Feature,
@@ -8,6 +8,7 @@ use gpu_vmm_core::{
     SyncCalls, WaitFor,
 };
 use gpu_vmm_hip::HipBackend;
+use gpu_vmm_test_settings::cases;
 use gpu_vmm_testkit::TestKit;
 use std::os::fd::AsFd;
 

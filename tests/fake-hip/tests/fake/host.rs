@@ -1,12 +1,12 @@
 //! The host: its access to a device's memory, its own memory mapped for devices, and descriptors of ranges.
 
-use crate::child::cases;
 use crate::flow::check;
 use crate::rig::{Must, ONE, Rig, ZERO, found, units};
 use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, DeviceId, Feature, Grant, Location, MemoryCalls, Operation,
     PhysicalMemory, Properties, Reservation, WaitFor,
 };
+use gpu_vmm_test_settings::cases;
 use std::os::fd::AsRawFd;
 
 const RW: Access = Access::ReadWrite;

@@ -1,12 +1,12 @@
 //! Drivers of which a call misbehaves in a way that no known version does.
 
-use crate::child::cases;
 use crate::flow::check;
 use crate::rig::{Must, ONE, Rig, UNEQUAL, ZERO, units};
 use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, Feature, Grant, MemoryCalls, Operation,
     PhysicalMemory, Placement, Properties, Reservation, SyncCalls,
 };
+use gpu_vmm_test_settings::cases;
 
 cases! {
     unset_access_of_second_mapping_is_noticed [SETS_ACCESS_OF = "1"];

@@ -1,12 +1,12 @@
 //! Drivers that return success and no result, an unknown result, or the opposite attribute.
 
-use crate::child::cases;
 use crate::rig::{FAR, Must, ONE, Rig, UNEQUAL, ZERO, alignment, found, units};
 use gpu_vmm_core::{
     Access, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Evidence, FabricHandle, Feature, Grant,
     Handle, HandleTypes, MemoryCalls, Operation, PhysicalMemory, Properties, Reservation,
 };
 use gpu_vmm_hip::HipReservation;
+use gpu_vmm_test_settings::cases;
 
 cases! {
     null_is_no_reservation [DOES_NOTHING = "hipMemAddressReserve"];

@@ -3,7 +3,7 @@
 use super::{Failure, MAX_GPUS, PREFIX, Settings};
 use crate::abi::Status;
 use crate::calls;
-use gpu_vmm_test_settings::{Times, either, items, number, switch, unknown, with_unit};
+use gpu_vmm_test_settings::{Times, either, items, number, switch, time, unknown};
 use std::time::Duration;
 
 const NAMES: &str = "GPUS, GFX, MEM_MB, GRANULE, REC_GRANULE, P2P, LARGE_BAR, VMM, HOST_ACCESS, \
@@ -71,18 +71,9 @@ fn failure(item: &str) -> Result<Failure, String> {
 
 /// Parses `function:time`, such as `hsa_amd_vmem_map:500us`.
 fn delay(item: &str) -> Result<(usize, Duration), String> {
-    let form =
-        || format!("{item:?} must be FUNCTION:TIME with ns, us, ms or s, such as hsa_amd_vmem_map:500us");
-    let (function, time) = item.split_once(':').ok_or_else(form)?;
-    let (count, unit) = with_unit(time).ok_or_else(form)?;
-    let time = match unit {
-        "ns" => Duration::from_nanos(count),
-        "us" => Duration::from_micros(count),
-        "ms" => Duration::from_millis(count),
-        "s" => Duration::from_secs(count),
-        _ => return Err(form()),
-    };
-    Ok((call(function)?, time))
+    let form = || format!("{item:?} must be FUNCTION:TIME, such as hsa_amd_vmem_map:500us");
+    let (function, duration) = item.split_once(':').ok_or_else(form)?;
+    Ok((call(function)?, time(duration)?))
 }
 
 #[cfg(test)]

@@ -3,13 +3,13 @@
 use super::{
     BOTH, CudaBackend, GRANULE, ONE, SIZE, TWO, UNIT, both, bound, check_nothing_is_left, memory, open,
 };
-use crate::child::cases;
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{MulticastBackend, Team};
 use gpu_vmm_core::{
     Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, Feature, HandleTypes, Location, Operation,
     PhysicalMemory, Placement, Properties,
 };
+use gpu_vmm_test_settings::cases;
 
 cases! {
     a_team_that_cannot_be_is_refused;

@@ -3,10 +3,10 @@
 use super::{
     BOTH, CudaBackend, ONE, SIZE, TWO, UNIT, both, bound, check_nothing_is_left, idle, memory, open,
 };
-use crate::child::cases;
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, MulticastRange, Team};
 use gpu_vmm_core::{Backend, Bytes, Detail, PhysicalMemory, Placement, Properties, Result};
+use gpu_vmm_test_settings::cases;
 use gpu_vmm_testkit::{FaultInject, Live};
 
 type Faulty = FaultInject<CudaBackend>;

@@ -3,12 +3,12 @@
 use super::{
     BOTH, GRANULE, ONE, SIZE, TWO, UNIT, both, bound, check_nothing_is_left, idle, memory, open, wrong_words,
 };
-use crate::child::cases;
 use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastRange, Team};
 use gpu_vmm_core::{Backend, Bytes, Detail, PhysicalMemory, Placement, WaitFor};
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_test_settings::cases;
 use gpu_vmm_testkit::{CaptureMode, FaultInject, TestKit};
 
 cases! {

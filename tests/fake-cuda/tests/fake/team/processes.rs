@@ -1,13 +1,14 @@
 //! One team in two halves.
 
 use super::{ONE, SIZE, TWO, bound, check_nothing_is_left, idle, open, wrong_words};
-use crate::child::{Case, DONE, case, cases, start};
+use crate::child::{Case, DONE, case, start};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, Team};
 use gpu_vmm_core::{
     Backend, Bytes, Detail, DeviceId, Error, FabricHandle, Operation, PhysicalMemory, Placement, Properties,
 };
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_test_settings::cases;
 use gpu_vmm_testkit::TestKit;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
