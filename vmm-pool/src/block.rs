@@ -7,7 +7,7 @@ use crate::Fence;
 use crate::block_memory::BlockMemory;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
-use crate::thread_cache::body::{Body, Others, Ready};
+use crate::thread_cache::body::{Body, FreeConditions, Ready};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Operation, Result, Stream};
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -99,12 +99,12 @@ impl<B: Backend> Block<B> {
         index == self.body.index || self.others().is_some_and(|others| others.is_used_on(index))
     }
 
-    pub(crate) fn others(&self) -> Option<&Others> {
+    pub(crate) fn others(&self) -> Option<&FreeConditions> {
         self.body.others.as_deref()
     }
 
     /// Returns the conditions that the block waits for, and the state with the streams.
-    pub(crate) fn others_mut(&mut self) -> (&Inner<B>, Option<&mut Others>) {
+    pub(crate) fn others_mut(&mut self) -> (&Inner<B>, Option<&mut FreeConditions>) {
         let Body { thread_cache, others, .. } = &mut **self.body;
         (&thread_cache.inner, others.as_deref_mut())
     }

@@ -10,7 +10,7 @@ use crate::ongoing::Ongoing;
 use crate::pending::Pending;
 use crate::settings::Settings;
 use crate::slabs::{Ended, Kind, Slab, Slabs};
-use crate::space::{Group, Space, Spot, Wanted};
+use crate::space::{Group, PlaceRequest, Space, Spot};
 use crate::stats::DriverCalls;
 use crate::stream_order::{CLEAN, FreeAfter, StreamIndex};
 use crate::streams::Streams;
@@ -54,8 +54,8 @@ impl Request {
         if self.small { Group::SMALL } else { Group::of(self.size, self.alignment) }
     }
 
-    fn wanted(&self) -> Wanted {
-        Wanted { size: self.size, alignment: self.alignment, stream: self.order() }
+    fn wanted(&self) -> PlaceRequest {
+        PlaceRequest { size: self.size, alignment: self.alignment, stream: self.order() }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::owner::Owner;
 use crate::snapshot::{
     BlockSnapshot, BlockState, FramesSnapshot, PagesSnapshot, PoolSnapshot, SpaceSnapshot,
 };
-use crate::space::{Seen, Space};
+use crate::space::{RangeInfo, Space};
 use crate::{BinStats, BlockInfo, Pool, PoolStats, Unfreed};
 use gpu_vmm_core::{Address, Backend, Bytes, Operation};
 use std::collections::{BTreeMap, HashSet};
@@ -175,7 +175,7 @@ impl<B: Backend> Core<B> {
         let pending: HashSet<_> = self.pending.iter().map(|waiting| waiting.piece.address).collect();
         let bins: HashSet<_> =
             self.slabs.iter().filter(|slab| slab.space == space.index).map(|slab| slab.base).collect();
-        let block = |seen: Seen| {
+        let block = |seen: RangeInfo| {
             let address = space.base + seen.offset;
             let state = match seen.taken {
                 false => BlockState::Free,

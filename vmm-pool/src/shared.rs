@@ -159,8 +159,11 @@ impl<B: Backend> CoreGuard<'_, B> {
     #[cold]
     fn leave(&mut self) {
         let Self { core, leaving, .. } = self;
-        let mut left =
-            Box::new(Left { memory: std::mem::take(&mut core.released), chunks: Vec::new(), trims: false });
+        let mut left = Box::new(LeavingMemory {
+            memory: std::mem::take(&mut core.released),
+            chunks: Vec::new(),
+            trims: false,
+        });
         if !leaving.is_turn {
             left.chunks = std::mem::take(&mut core.leaving);
             left.trims = std::mem::take(&mut core.trims);
@@ -176,12 +179,12 @@ struct Leaving<'a, B: Backend> {
     /// True for the thread whose turn it is to map: it releases memory at once, and all else after its turn.
     is_turn: bool,
     /// None in most cases. In a box, since functions pass the locked core to each other.
-    left: Option<Box<Left<B>>>,
+    left: Option<Box<LeavingMemory<B>>>,
 }
 
 /// Memory that has left the core, and chunks.
 #[derive(Debug)]
-struct Left<B: Backend> {
+struct LeavingMemory<B: Backend> {
     memory: Vec<PhysicalMemory<B>>,
     chunks: Vec<Chunk<B>>,
     /// True if free memory is above a limit.
@@ -200,7 +203,7 @@ impl<B: Backend> Drop for Leaving<'_, B> {
 impl<B: Backend> Leaving<'_, B> {
     /// Frees what has left.
     #[cold]
-    fn end(&self, Left { memory, chunks, trims }: Left<B>) {
+    fn end(&self, LeavingMemory { memory, chunks, trims }: LeavingMemory<B>) {
         drop(memory);
         if !chunks.is_empty() {
             drop(chunks);

@@ -4,7 +4,7 @@
 //! streams are done: [`Block::end_uses`] notes their work, and [`Pool::take_idle`] takes the blocks out.
 
 use crate::core::Core;
-use crate::thread_cache::body::Others;
+use crate::thread_cache::body::FreeConditions;
 use crate::{Block, Pool};
 #[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
@@ -63,14 +63,14 @@ impl<B: Backend> Pool<B> {
 
 impl<B: Backend> Core<B> {
     /// Notes the work that the recorded streams have now as the work that the block waits for.
-    pub(crate) fn end_uses(&mut self, others: &mut Others) {
+    pub(crate) fn end_uses(&mut self, others: &mut FreeConditions) {
         for index in others.streams.drain(..) {
             others.also_after.push(self.streams.free(index));
             self.streams.mark_if_possible(usize::from(index));
         }
     }
 
-    fn is_idle_of(&self, others: &Others) -> bool {
+    fn is_idle_of(&self, others: &FreeConditions) -> bool {
         others.streams.is_empty()
             && others.fence.is_none()
             && others.also_after.iter().all(|free_after| self.streams.is_done(*free_after))

@@ -58,10 +58,10 @@ impl Credentials {
 /// assert_eq!(Allowed::default(), Allowed::same_user());
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Allowed(Who);
+pub struct Allowed(AllowedProcesses);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Who {
+enum AllowedProcesses {
     #[default]
     SameUser,
     User(u32),
@@ -72,13 +72,13 @@ impl Allowed {
     /// Allows processes of this process's effective user. Processes of root are not allowed, unless this process is root's too.
     #[must_use]
     pub const fn same_user() -> Self {
-        Self(Who::SameUser)
+        Self(AllowedProcesses::SameUser)
     }
 
     /// Allows processes of the effective user `uid`.
     #[must_use]
     pub const fn user(uid: u32) -> Self {
-        Self(Who::User(uid))
+        Self(AllowedProcesses::User(uid))
     }
 
     /// Allows one process of the same user, by its ID in this process's PID namespace.
@@ -86,7 +86,7 @@ impl Allowed {
     /// For a channel over `socketpair` the kernel reports the process that created the pair, whichever has the other end now.
     #[must_use]
     pub const fn process(pid: u32) -> Self {
-        Self(Who::Process(pid))
+        Self(AllowedProcesses::Process(pid))
     }
 
     /// Fails if `peer` is not allowed.
@@ -94,9 +94,9 @@ impl Allowed {
         let Credentials { pid, uid, .. } = peer;
         let us = geteuid().as_raw();
         let why = match self.0 {
-            Who::SameUser if uid != us => format!("only processes of user {us} are"),
-            Who::User(user) if uid != user => format!("only processes of user {user} are"),
-            Who::Process(process) if pid != process || uid != us => {
+            AllowedProcesses::SameUser if uid != us => format!("only processes of user {us} are"),
+            AllowedProcesses::User(user) if uid != user => format!("only processes of user {user} are"),
+            AllowedProcesses::Process(process) if pid != process || uid != us => {
                 format!("only process {process} of user {us} is")
             }
             _ if uid == overflow_user() && !every_user_has_an_id() => {

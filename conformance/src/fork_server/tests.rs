@@ -173,7 +173,7 @@ fn hanging(server: &ForkServer, what: &str) -> (Child, impl FnOnce() -> usize + 
 
 /// The requesting process was killed and could not end the process itself.
 #[test]
-fn it_does_not_outlive_who_has_asked() {
+fn child_exits_with_its_parent() {
     let (mut child, alive) = hanging(&started(), "hang on");
     child.kill();
     assert_eq!(child.wait(SOON).unwrap(), Ended::Signal(libc::SIGKILL));

@@ -11,7 +11,7 @@ use crate::properties::Properties;
 use crate::region::Region;
 use crate::status::{CallResult, Failure, Status};
 use crate::texts::{bytes, check_place, clear, give, give_box, object, take_box, value};
-use gpu_vmm::share::{ImportMethod, ImportOptions, Offer, Offered as Kept};
+use gpu_vmm::share::{ImportMethod, ImportOptions, Offer, Offered as KeptMemory};
 use gpu_vmm::{AnyBackend, Bytes, FabricHandle as Handle, Operation, PhysicalMemory};
 use std::ffi::c_void;
 
@@ -36,7 +36,7 @@ impl std::fmt::Debug for FabricHandle {
 #[derive(Debug)]
 pub struct Offered {
     bytes: Vec<u8>,
-    _kept: Kept<AnyBackend>,
+    _kept: KeptMemory<AnyBackend>,
 }
 
 // SAFETY: no other type has the kind.
@@ -203,7 +203,8 @@ pub unsafe extern "C" fn gpu_vmm_region_offer(
         unsafe {
             let (region, by) = (object("region", region)?, self::by(by)?);
             let kept = || {
-                let kept = region.memory.change(Operation::Offer, true, |region| Kept::new(region, by))?;
+                let kept =
+                    region.memory.change(Operation::Offer, true, |region| KeptMemory::new(region, by))?;
                 offered(kept)
             };
             give_box("offer", offer, kept)
@@ -233,12 +234,12 @@ pub unsafe extern "C" fn gpu_vmm_physical_offer(
         unsafe {
             let (backend, physical) = (&object("backend", backend)?.0, object("physical", physical)?);
             let by = self::by(by)?;
-            give_box("offer", offer, || offered(Kept::of_memory(backend, &physical.0, by)?))
+            give_box("offer", offer, || offered(KeptMemory::of_memory(backend, &physical.0, by)?))
         }
     })
 }
 
-fn offered(kept: Kept<AnyBackend>) -> CallResult<Offered> {
+fn offered(kept: KeptMemory<AnyBackend>) -> CallResult<Offered> {
     Ok(Offered { bytes: kept.offer().to_bytes()?, _kept: kept })
 }
 

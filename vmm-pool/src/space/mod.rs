@@ -11,7 +11,7 @@ mod search;
 pub(crate) use bins::UNIT;
 pub(crate) use group::{Group, MIXED_ADDRESSES, MIXED_PAGES};
 pub(crate) use ranges::{RangeIndex, rounded};
-pub(crate) use search::{Spot, Wanted};
+pub(crate) use search::{PlaceRequest, Spot};
 
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME, PageAddress, Waiting};
 use crate::stream_order::{CLEAN, FreeAfter, StreamIndex};
@@ -101,7 +101,7 @@ pub(crate) struct Taken {
 
 /// A range of a space, as queries see it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct RangeInfo {
     pub(crate) range: RangeIndex,
     pub(crate) offset: u64,
     pub(crate) size: u64,
@@ -340,17 +340,17 @@ impl<B: Backend> Space<B> {
     }
 
     /// Returns the taken range that contains an offset.
-    pub(crate) fn at(&self, offset: u64) -> Option<Seen> {
+    pub(crate) fn at(&self, offset: u64) -> Option<RangeInfo> {
         let page = self.pages.get((offset / self.page) as usize).filter(|page| page.live > 0)?;
         let (range, at) = self.ranges.taken_at(offset, page.near)?;
-        Some(Seen { range, offset: at.offset, size: at.size, taken: true, stream: at.stream() })
+        Some(RangeInfo { range, offset: at.offset, size: at.size, taken: true, stream: at.stream() })
     }
 
     /// Returns all ranges in order, except the last one, which is free.
-    pub(crate) fn seen(&self) -> impl Iterator<Item = Seen> {
+    pub(crate) fn seen(&self) -> impl Iterator<Item = RangeInfo> {
         let end = self.ranges.end();
         self.ranges.iter().enumerate().take_while(move |(_, range)| range.offset < end).map(|(_, range)| {
-            Seen {
+            RangeInfo {
                 range: 0,
                 offset: range.offset,
                 size: range.size,

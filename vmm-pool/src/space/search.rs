@@ -25,7 +25,7 @@ const STALE: u32 = 2;
 
 /// A request for a place.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct PlaceRequest {
     pub(crate) size: u64,
     pub(crate) alignment: u64,
     /// The stream whose unfinished work may still use the memory.
@@ -71,8 +71,13 @@ impl<B: Backend> Space<B> {
     /// Finds the place for a block among the free ranges, without the last one. Leaves out places where the pool would have to
     /// unmap addresses that work still uses.
     #[inline]
-    pub(crate) fn find(&self, frames: &mut Frames<B>, streams: &Streams<B>, wanted: Wanted) -> Option<Spot> {
-        let Wanted { size, stream, .. } = wanted;
+    pub(crate) fn find(
+        &self,
+        frames: &mut Frames<B>,
+        streams: &Streams<B>,
+        wanted: PlaceRequest,
+    ) -> Option<Spot> {
+        let PlaceRequest { size, stream, .. } = wanted;
         // In most cases the best fit is mapped, which ends the search. A loop would take longer to begin than this takes.
         let fit = self.ranges.fitting(stream, size).next()?;
         let spot = self.spot_at(frames, fit, wanted);
@@ -85,8 +90,8 @@ impl<B: Backend> Space<B> {
 
     /// Finds the place with the least work among several.
     #[inline(never)]
-    fn find_among(&self, frames: &mut Frames<B>, tries: usize, wanted: Wanted) -> Option<Spot> {
-        let Wanted { size, alignment, stream } = wanted;
+    fn find_among(&self, frames: &mut Frames<B>, tries: usize, wanted: PlaceRequest) -> Option<Spot> {
+        let PlaceRequest { size, alignment, stream } = wanted;
         let mut best = Best { spot: None, tries };
         let mut ends_with = |range: RangeIndex| {
             if let Some(spot) = self.spot_at(frames, range, wanted) {
@@ -104,13 +109,13 @@ impl<B: Backend> Space<B> {
 
     /// Returns the place in the run around a range.
     #[inline]
-    fn spot_at(&self, frames: &mut Frames<B>, range: RangeIndex, wanted: Wanted) -> Option<Spot> {
+    fn spot_at(&self, frames: &mut Frames<B>, range: RangeIndex, wanted: PlaceRequest) -> Option<Spot> {
         let (first, begin, end) = self.ranges.run(range, wanted.stream);
         self.spot_in(frames, first, begin, end, wanted)
     }
 
     /// Finds the place at the end of the space.
-    pub(crate) fn find_in_rest(&self, frames: &mut Frames<B>, wanted: Wanted) -> Option<Spot> {
+    pub(crate) fn find_in_rest(&self, frames: &mut Frames<B>, wanted: PlaceRequest) -> Option<Spot> {
         let rest = self.ranges.get(self.ranges.rest());
         let first = self.ranges.end_run(wanted.stream);
         // Skips pages that are out of use; the part before them becomes a range of its own.
@@ -126,7 +131,7 @@ impl<B: Backend> Space<B> {
         first: RangeIndex,
         begin: u64,
         end: u64,
-        wanted: Wanted,
+        wanted: PlaceRequest,
     ) -> Option<Spot> {
         let mut offset = begin;
         for _ in 0..SKIPS {
@@ -165,7 +170,7 @@ impl<B: Backend> Space<B> {
         &self,
         frames: &mut Frames<B>,
         offset: u64,
-        Wanted { size, stream, .. }: Wanted,
+        PlaceRequest { size, stream, .. }: PlaceRequest,
     ) -> Result<u32, usize> {
         frames.begin_search();
         let mut work = 0;

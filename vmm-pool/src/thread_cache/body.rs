@@ -29,7 +29,7 @@ pub(crate) struct Body<B: Backend> {
     pub(crate) index: StreamIndex,
     pub(crate) place: Place,
     /// The conditions besides its own stream that it waits for; few blocks have any.
-    pub(crate) others: Option<Box<Others>>,
+    pub(crate) others: Option<Box<FreeConditions>>,
     /// The next body below it, in a [`Stack`](super::stack::Stack).
     pub(crate) below: Option<Ready<B>>,
 }
@@ -52,7 +52,7 @@ impl<B: Backend> fmt::Debug for Body<B> {
 
 /// The conditions that a freed block waits for.
 #[derive(Debug, Default)]
-pub(crate) struct Others {
+pub(crate) struct FreeConditions {
     /// The other streams that use it.
     pub(crate) streams: Vec<StreamIndex>,
     /// The work of the other streams whose uses have ended.
@@ -60,7 +60,7 @@ pub(crate) struct Others {
     pub(crate) fence: Option<Arc<dyn Fence>>,
 }
 
-impl Others {
+impl FreeConditions {
     /// Returns true if the block waits for work of the stream with this number.
     pub(crate) fn is_used_on(&self, index: StreamIndex) -> bool {
         self.streams.contains(&index) || self.also_after.iter().any(|free_after| free_after.stream() == index)
@@ -164,11 +164,11 @@ impl<B: Backend> Body<B> {
     }
 
     /// Adds the piece to those that wait for other streams or a fence.
-    fn wait_for(&self, mut others: Others) {
+    fn wait_for(&self, mut others: FreeConditions) {
         // This cannot fail: a block is freed in the process that created it.
         let Ok(mut core) = self.thread_cache.inner.core(Operation::Free) else { return };
         core.end_uses(&mut others);
-        let Others { also_after, fence, .. } = others;
+        let FreeConditions { also_after, fence, .. } = others;
         let free_after = core.streams.free(self.index);
         core.pending.push(Waiting { piece: self.piece, free_after, also_after, fence, is_past: false });
         core.note();

@@ -34,7 +34,7 @@ pub(super) struct Start {
     /// True if the region or the vector is suspended in the store.
     pub(super) suspended: bool,
     /// The region to capture, or the one in a file.
-    pub(super) saved: Option<Kept>,
+    pub(super) saved: Option<SnapshotForm>,
 }
 
 /// The second region.
@@ -49,7 +49,7 @@ pub(super) enum Beside {
 
 /// The form of the region for a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum SnapshotForm {
     Mapped,
     InFile,
 }
@@ -84,8 +84,8 @@ impl Start {
         suspended: false,
         saved: None,
     };
-    pub(super) const SAVED: Self = Self { saved: Some(Kept::InFile), ..Self::FREE };
-    pub(super) const TO_SAVE: Self = Self { saved: Some(Kept::Mapped), ..Self::FREE };
+    pub(super) const SAVED: Self = Self { saved: Some(SnapshotForm::InFile), ..Self::FREE };
+    pub(super) const TO_SAVE: Self = Self { saved: Some(SnapshotForm::Mapped), ..Self::FREE };
     pub(super) const EXTENDED: Self = Self { extended: true, ..Self::FREE };
     pub(super) const BESIDE: Self = Self::EXTENDED.beside(&[1]);
     pub(super) const TWIN: Self = Self { beside: Beside::Twin, ..Self::FREE };
@@ -122,7 +122,7 @@ impl Start {
 
     /// Returns true if a region is restored from a file.
     pub(super) fn is_in_file(self) -> bool {
-        self.saved == Some(Kept::InFile)
+        self.saved == Some(SnapshotForm::InFile)
     }
 
     /// Returns true if no addresses can be reserved behind the region.

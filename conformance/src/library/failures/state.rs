@@ -14,9 +14,9 @@ use gpu_vmm_testkit::{Live, TestKit};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct State {
     pub(super) ranges: Vec<AddressRange>,
-    pub(super) mappings: Vec<Seen>,
+    pub(super) mappings: Vec<ObservedMapping>,
     /// The mappings of the second region.
-    pub(super) beside: Vec<Seen>,
+    pub(super) beside: Vec<ObservedMapping>,
     /// The number of a vector's elements, and a checksum of them.
     pub(super) elements: Option<(usize, u64)>,
     pub(super) live: Live,
@@ -26,7 +26,7 @@ pub(super) struct State {
 
 /// One mapping, as the library records it and as the devices find it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct ObservedMapping {
     pub(super) offset: Bytes,
     pub(super) length: Bytes,
     pub(super) owner: DeviceId,
@@ -46,7 +46,7 @@ impl State {
         let see = |region: Option<&Region<Faulty<B>>>, seed| match region {
             Some(region) => {
                 let mappings = region.mappings();
-                mappings.map(|mapping| Seen::of(bench, region, &mapping, devices, seed)).collect()
+                mappings.map(|mapping| ObservedMapping::of(bench, region, &mapping, devices, seed)).collect()
             }
             None => Vec::new(),
         };
@@ -131,7 +131,7 @@ fn free<B: TestKit>(subject: &Subject<B>) -> Vec<Bytes> {
     if late.iter().any(|quirk| subject.has_quirk(quirk)) { Vec::new() } else { subject.free() }
 }
 
-impl Seen {
+impl ObservedMapping {
     fn of<B: TestKit>(
         bench: &Bench<B>,
         region: &Region<Faulty<B>>,

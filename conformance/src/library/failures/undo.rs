@@ -4,7 +4,7 @@
 use super::bench::Bench;
 use super::edges::{EDGE, Faulty};
 use super::row::Row;
-use super::state::{Seen, State};
+use super::state::{ObservedMapping, State};
 use super::sweep::{Reference, Sweep, injected, same_state};
 use crate::subject::RW;
 use gpu_vmm_core::{
@@ -126,7 +126,7 @@ fn reported(error: &Error) -> Option<Vec<u64>> {
 /// Checks that mappings outside of the poisoned ranges are unchanged, and that all previous mappings still exist.
 fn rest_is_as_before<B: TestKit>(row: &Row<B>, before: &State, after: &State, at: &str) {
     for (before, after) in [(&before.mappings, &after.mappings), (&before.beside, &after.beside)] {
-        let find = |seen: &[Seen], like: &Seen| {
+        let find = |seen: &[ObservedMapping], like: &ObservedMapping| {
             seen.iter().find(|other| (other.offset, other.length) == (like.offset, like.length)).cloned()
         };
         for seen in after.iter().filter(|seen| !seen.poisoned) {
@@ -137,7 +137,7 @@ fn rest_is_as_before<B: TestKit>(row: &Row<B>, before: &State, after: &State, at
             );
         }
         for seen in before {
-            let over = |other: &Seen| {
+            let over = |other: &ObservedMapping| {
                 other.poisoned
                     && other.offset < seen.offset + seen.length
                     && seen.offset < other.offset + other.length
@@ -187,12 +187,12 @@ fn rest_works<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, bench: &mut Bench<
 /// Checks that operations on poisoned mappings are refused, and that the others can be used and unmapped.
 fn mappings_work<B: TestKit>(
     region: &mut Region<Faulty<B>>,
-    seen: &[Seen],
+    seen: &[ObservedMapping],
     device: DeviceId,
     memory: &PhysicalMemory<Faulty<B>>,
     at: &str,
 ) {
-    for Seen { offset, length, poisoned, access, owner, .. } in seen.iter().cloned() {
+    for ObservedMapping { offset, length, poisoned, access, owner, .. } in seen.iter().cloned() {
         let reported = region.mapping_at(offset).map(|mapping| mapping.poisoned);
         assert_eq!(reported, Some(poisoned), "{at}: whether the mapping at offset {offset} is poisoned");
         if poisoned {

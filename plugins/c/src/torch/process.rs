@@ -47,17 +47,17 @@ struct Process {
 static PROCESS: OnceLock<Process> = OnceLock::new();
 
 /// The configuration for [`PROCESS`]. Locked while that is created.
-static WANTED: OnceLock<Lock<Wanted>> = OnceLock::new();
+static CONFIG: OnceLock<Lock<ProcessConfig>> = OnceLock::new();
 
-struct Wanted {
+struct ProcessConfig {
     backend: Option<String>,
     options: PoolOptions,
 }
 
 /// Locks the configuration. Returns an error in a forked child: a thread of the parent may have been opening the backend.
-fn wanted() -> CallResult<MutexGuard<'static, Wanted>> {
-    let none = || Lock::new(Wanted { backend: None, options: PoolOptions::DEFAULT });
-    Ok(WANTED.get_or_init(none).lock(Operation::Open)?)
+fn wanted() -> CallResult<MutexGuard<'static, ProcessConfig>> {
+    let none = || Lock::new(ProcessConfig { backend: None, options: PoolOptions::DEFAULT });
+    Ok(CONFIG.get_or_init(none).lock(Operation::Open)?)
 }
 
 thread_local! {
