@@ -19,6 +19,7 @@ use std::time::Duration;
 /// }
 /// ```
 #[macro_export]
+#[allow(clippy::crate_in_macro_def)] // each caller has its own `Case`, whose function takes its own rig
 macro_rules! cases {
     (@run $case:ident) => { $case };
     (@run $case:ident $run:expr) => { $run };
