@@ -329,7 +329,7 @@ fn examples() -> Vec<(ErrorKind, Operation, Detail)> {
 }
 
 #[test]
-fn page_has_the_librarys_messages() {
+fn page_has_all_messages() {
     let page = read("docs/guide/troubleshooting.md");
     let mut missing = Vec::new();
     for (kind, operation, detail) in examples() {

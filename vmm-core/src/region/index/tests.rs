@@ -71,7 +71,7 @@ fn granules(random: &mut Random, limit: u64) -> Range<u64> {
 }
 
 #[test]
-fn index_matches_the_standard_librarys_tree() {
+fn index_matches_the_standard_tree() {
     // Miri takes a thousand times as long.
     let (sizes, rounds) = if cfg!(miri) { (2, 15) } else { (7, 3000) };
     let all = [(1, 60), (2, 300), (3, 5000), (4, 300_000), (5, 1 << 35), (6, 5000), (7, 20_000)];
