@@ -13,6 +13,8 @@ pub(crate) struct Case<B: TestKit> {
     pub(crate) about: &'static str,
     /// True for a case that may end its process or leave something behind in it. It runs in a process of its own.
     pub(crate) isolated: bool,
+    /// True for a case that takes as long as the user says.
+    pub(crate) timed: bool,
     pub(crate) run: fn(&Subject<B>),
     /// The part of the case that a second process runs.
     pub(crate) child: Option<fn(&Subject<B>, &Peer)>,
@@ -45,13 +47,14 @@ impl<B: TestKit> fmt::Debug for Case<B> {
 ///
 /// `with` names the function that a second process runs. The case starts that process with [`Subject::child`].
 macro_rules! cases {
-    ($module:literal: $($(#[doc = $about:literal])+ $(@$isolated:ident)? $case:ident $(with $child:ident)?),* $(,)?) => {
+    ($module:literal: $($(#[doc = $about:literal])+ $(@$kind:ident)? $case:ident $(with $child:ident)?),* $(,)?) => {
         /// The cases of this group.
         pub(crate) fn cases<B: ::gpu_vmm_testkit::TestKit>() -> Vec<crate::case::Case<B>> {
             vec![$(crate::case::Case {
                 name: concat!($module, "::", stringify!($case)),
                 about: concat!($($about),+).trim_ascii(),
-                isolated: crate::case::is_isolated!($($isolated)?),
+                isolated: crate::case::is_isolated!($($kind)?),
+                timed: crate::case::is_timed!($($kind)?),
                 run: $case::<B>,
                 child: crate::case::child_of!($($child)?),
             }),*]
@@ -63,8 +66,20 @@ macro_rules! is_isolated {
     () => {
         false
     };
+    (timed) => {
+        false
+    };
     (isolated) => {
         true
+    };
+}
+
+macro_rules! is_timed {
+    (timed) => {
+        true
+    };
+    ($($kind:ident)?) => {
+        false
     };
 }
 
@@ -77,4 +92,4 @@ macro_rules! child_of {
     };
 }
 
-pub(crate) use {cases, child_of, is_isolated};
+pub(crate) use {cases, child_of, is_isolated, is_timed};

@@ -53,15 +53,15 @@ pub(crate) struct Subject<B: TestKit> {
     pub(crate) case: &'static str,
     /// The server for other processes; unit tests have none.
     pub(crate) server: Option<Arc<ForkServer>>,
-    /// True if the case runs once more, since the device's free memory was another one after it.
-    pub(crate) again: bool,
+    /// True if a timed case must end soon: the run is not counted yet.
+    pub(crate) brief: bool,
 }
 
 impl<B: TestKit> Subject<B> {
     /// Returns the same subject with another backend and chosen device.
     pub(crate) fn of(&self, backend: B, device: DeviceId) -> Self {
         let (target, server) = (Arc::clone(&self.target), self.server.clone());
-        Self { backend, device, target, case: self.case, server, again: self.again }
+        Self { backend, device, target, case: self.case, server, brief: self.brief }
     }
 
     /// Ends the case as skipped if no kernel can be compiled: work then cannot be queued on a stream, and copies fault in their own

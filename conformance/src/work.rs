@@ -71,7 +71,7 @@ fn serve<B: TestKit>(suite: &Suite<B>, request: Request, peer: &Peer) {
                 target,
                 case: case.name,
                 server: Some(Arc::clone(&suite.server)),
-                again: false,
+                brief: false,
             };
             (case.child.expect("a case of two processes"))(&subject, peer);
             FakeDriver::check_violations(None).unwrap();

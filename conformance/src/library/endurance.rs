@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 cases! { "endurance":
     /// Through random programs, with streams that work, threads, tags and suspends, a pool uses no more than the bound
     /// that follows from the largest load so far.
-    random_programs,
+    @timed random_programs,
     /// Double buffers on two and on four streams that work do not use more with time.
-    double_buffers,
+    @timed double_buffers,
 }
 
 /// The most streams of a program.
@@ -105,9 +105,9 @@ pub(crate) fn endurance_time() -> Duration {
     Duration::from_secs(setting("GPU_VMM_ENDURANCE_SECONDS", 2))
 }
 
-/// Returns the time of a case, of two in the group. A case that runs once more is short: it has run as long as its user says.
+/// Returns the time of a case, of two in the group.
 fn time<B: TestKit>(subject: &Subject<B>) -> Duration {
-    if subject.again { Duration::from_secs(1) } else { endurance_time() / 2 }
+    if subject.brief { Duration::from_millis(250) } else { endurance_time() / 2 }
 }
 
 /// Runs a program on a pool of its own up to a time.

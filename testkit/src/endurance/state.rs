@@ -16,7 +16,7 @@ pub struct Violation {
     pub seed: u64,
     /// The number of steps before.
     pub step: u64,
-    /// The reason why the state is wrong.
+    /// The fault: the bound that was exceeded, or the call that failed.
     pub what: String,
 }
 

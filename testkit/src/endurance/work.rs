@@ -39,7 +39,7 @@ pub trait Work: Sync {
         0
     }
 
-    /// Returns the memory of the device. A program needs all of it if it frees as much on a stream while that captures.
+    /// Returns the size of the device's memory. What a program frees on a stream while that captures stays, up to all of it.
     fn memory(&self) -> u64;
 }
 

@@ -40,7 +40,7 @@ fn found(fault: Fault, seed: u64) -> Result<usize, String> {
     let target = Arc::new(Faulty(fault));
     let backend = target.open()?;
     let subject =
-        Subject { backend, device: DeviceId(0), target, case: "stress", server: None, again: false };
+        Subject { backend, device: DeviceId(0), target, case: "stress", server: None, brief: false };
     stress(&subject, seed, 1000)
 }
 
