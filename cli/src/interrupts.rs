@@ -1,7 +1,7 @@
 //! Signals that end the process, deferred while a temporary file exists, so that an interrupt leaves none behind.
 
 #[cfg(unix)]
-pub(crate) use unix::deferred;
+pub(crate) use unix::{deferred, has_come};
 
 /// Runs an action. On Windows an interrupt ends the process at once and cannot be deferred.
 #[cfg(not(unix))]
@@ -25,9 +25,11 @@ mod unix {
         came: Arc<AtomicUsize>,
     }
 
-    /// Runs a short action that signals do not interrupt; a signal that arrives meanwhile ends the process afterwards.
+    static DEFERRAL: OnceLock<Deferral> = OnceLock::new();
+
+    /// Runs an action that signals do not interrupt; a signal that arrives meanwhile ends the process afterwards. An action that is not
+    /// short ends once one [has come](has_come).
     pub(crate) fn deferred<T>(action: impl FnOnce() -> T) -> T {
-        static DEFERRAL: OnceLock<Deferral> = OnceLock::new();
         let deferral = DEFERRAL.get_or_init(install);
         deferral.idle.store(false, Ordering::SeqCst);
         let answer = action();
@@ -38,6 +40,11 @@ mod unix {
             let _ = low_level::emulate_default_handler(signal);
         }
         answer
+    }
+
+    /// Returns true if a signal waits for the end of the action.
+    pub(crate) fn has_come() -> bool {
+        DEFERRAL.get().is_some_and(|deferral| deferral.came.load(Ordering::SeqCst) != 0)
     }
 
     fn install() -> Deferral {

@@ -1,7 +1,10 @@
 //! This program, started again for one step: a crash or a hang of a driver ends the step and nothing else.
 
+use crate::interrupts;
 use crate::output::shown;
-use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process_group, set_parent_process_death_signal, waitid,
+};
 use signal_hook::low_level;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -87,8 +90,8 @@ impl Program {
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
         }
-        let mut child = command.spawn()?;
-        let ended = wait(&mut child, limit, &[&stdout, &stderr])?;
+        // A terminal's signals do not reach the group: an interrupt ends it first, and this process then.
+        let ended = interrupts::deferred(|| wait(&mut command.spawn()?, limit, &[&stdout, &stderr]))?;
         let error = content(&mut stderr)?;
         let error = String::from_utf8_lossy(&error);
         let lines: Vec<&str> = error.lines().collect();
@@ -101,32 +104,40 @@ impl Program {
     }
 }
 
-/// Waits for a process, and kills it after the limit, or when one of its outputs is too large.
+/// Waits for a process, and kills it after the limit, when one of its outputs is too large, or when this process is interrupted. The
+/// processes that it has started end with it, also after a crash.
 fn wait(child: &mut Child, limit: Duration, outputs: &[&File]) -> io::Result<Ended> {
     let is_too_large = |output: &&File| output.metadata().is_ok_and(|data| data.len() > MAX_OUTPUT);
     let is_too_much = || outputs.iter().any(is_too_large);
-    if let Some(status) = wait_for(child, limit, is_too_much)? {
-        return Ok(if is_too_much() { Ended::TooMuch } else { Ended::Status(status) });
+    let group = Pid::from_child(child);
+    let has_ended = wait_for(group, limit, || is_too_much() || interrupts::has_come())?;
+    // Its number names the group until its status is taken.
+    if kill_process_group(group, Signal::KILL).is_err() {
+        child.kill()?;
     }
-    let reason = if is_too_much() { Ended::TooMuch } else { Ended::TooLate(limit) };
-    kill_process_group(Pid::from_child(child), Signal::KILL)?;
     // A process that is stuck in a driver's kernel module does not die.
-    let died = wait_for(child, DYING, || false)?;
-    Ok(if died.is_some() { reason } else { Ended::Stuck })
+    if !has_ended && !wait_for(group, DYING, || false)? {
+        return Ok(Ended::Stuck);
+    }
+    let status = child.wait()?;
+    Ok(match has_ended {
+        _ if is_too_much() => Ended::TooMuch,
+        true => Ended::Status(status),
+        false => Ended::TooLate(limit),
+    })
 }
 
-fn wait_for(
-    child: &mut Child,
-    limit: Duration,
-    is_over: impl Fn() -> bool,
-) -> io::Result<Option<ExitStatus>> {
+/// Waits until a process has ended, without taking its status. Returns false at the limit.
+fn wait_for(process: Pid, limit: Duration, is_over: impl Fn() -> bool) -> io::Result<bool> {
     let began = Instant::now();
-    loop {
-        match child.try_wait()? {
-            None if began.elapsed() < limit && !is_over() => std::thread::sleep(TICK),
-            answer => return Ok(answer),
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    while waitid(WaitId::Pid(process), look)?.is_none() {
+        if began.elapsed() >= limit || is_over() {
+            return Ok(false);
         }
+        std::thread::sleep(TICK);
     }
+    Ok(true)
 }
 
 fn content(file: &mut File) -> io::Result<Vec<u8>> {
@@ -200,15 +211,18 @@ mod tests {
 
     #[test]
     fn processes_of_a_step_end_with_it() {
-        let ran = sh("sleep 60 & echo $!; wait", Duration::from_secs(1));
-        assert_eq!(ran.ended, Ended::TooLate(Duration::from_secs(1)));
-        let status = format!("/proc/{}/status", String::from_utf8(ran.stdout).unwrap().trim());
-        // Until its new parent has taken its status, a killed process is a zombie.
-        let has_ended = || !std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ"));
-        let began = Instant::now();
-        while !has_ended() && began.elapsed() < LONG {
-            std::thread::sleep(TICK);
+        for (script, ended) in [("wait", "killed after 1 s"), ("exit 3", "status 3")] {
+            let ran = sh(&format!("sleep 60 & echo $!; {script}"), Duration::from_secs(1));
+            assert_eq!(ran.ended.to_string(), ended);
+            let status = format!("/proc/{}/status", String::from_utf8(ran.stdout).unwrap().trim());
+            // Until its new parent has taken its status, a killed process is a zombie.
+            let has_ended =
+                || !std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ"));
+            let began = Instant::now();
+            while !has_ended() && began.elapsed() < LONG {
+                std::thread::sleep(TICK);
+            }
+            assert!(has_ended(), "{script}");
         }
-        assert!(has_ended());
     }
 }
