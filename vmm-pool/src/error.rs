@@ -10,7 +10,7 @@ use gpu_vmm_core::{Address, Bytes, DeviceId, DriverError, Error, ErrorKind};
 pub enum PoolError {
     /// There is no memory left: the pool keeps none that fits, none is about to be free, none can be returned to the driver,
     /// and the driver has none.
-    #[error("out of memory for {requested} on {device} tagged {tag:?} ({source}); {stats}{}", waits_for_capture(*captures))]
+    #[error("out of memory for {requested} on {device} tagged {tag:?} ({source}); {stats}{}", waits_for_capture(*is_capturing))]
     OutOfMemory {
         /// The requested size.
         requested: Bytes,
@@ -22,9 +22,9 @@ pub enum PoolError {
         stats: Box<PoolStats>,
         /// The limit that was reached: the driver's error, or the budget.
         source: Box<ExhaustedResource>,
-        /// True if a stream of the pool captures. Memory that is freed on it meanwhile serves others after the capture, and counts as
-        /// kept in `stats`.
-        captures: bool,
+        /// True if a stream of the pool captures, a capture was announced, or the driver cannot say. Memory that is freed on a capturing
+        /// stream serves no request until the capture has ended, and counts as kept in `stats`.
+        is_capturing: bool,
     },
     /// There are no addresses left, though there may be memory.
     #[error(
@@ -128,8 +128,8 @@ impl ExtensionError for PoolError {
 }
 
 /// Returns the end of the text of a shortage.
-const fn waits_for_capture(captures: bool) -> &'static str {
-    match captures {
+const fn waits_for_capture(is_capturing: bool) -> &'static str {
+    match is_capturing {
         true => "; a stream captures: what is freed on it meanwhile waits for the end of the capture",
         false => "",
     }
@@ -149,7 +149,7 @@ mod tests {
             tag: tag(),
             stats: stats.clone(),
             source: Box::new(source),
-            captures: false,
+            is_capturing: false,
         };
         let addresses = PoolError::OutOfAddresses {
             requested: Bytes::mib(3),

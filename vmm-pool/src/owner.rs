@@ -127,15 +127,19 @@ impl<B: Backend> Owner<B> {
         requested: Bytes,
         tag: &Tag,
     ) -> Error {
-        let (budget, of_environment, limit, captures) = match self.inner.core(operation) {
+        let (budget, of_environment, limit, is_capturing) = match self.inner.core(operation) {
             Ok(mut core) => {
-                let captures = core.streams.is_any_capturing();
+                let is_of_memory = !matches!(
+                    shortage,
+                    Shortage::Addresses { .. } | Shortage::Suspended | Shortage::Other(_)
+                );
+                let is_capturing = is_of_memory && core.streams.is_any_capturing();
                 let settings = &core.settings;
-                (settings.budget, settings.budget_of_environment, settings.addresses, captures)
+                (settings.budget, settings.budget_of_environment, settings.addresses, is_capturing)
             }
             Err(error) => return error,
         };
-        // They count the question about captures.
+        // After the question about captures, which the statistics count as a driver call.
         let (device, name, stats) = (self.device, tag.name.clone(), Box::new(self.stats()));
         let source_of = |source| match source {
             ExhaustedResource::Budget(budget) if of_environment => {
@@ -157,7 +161,7 @@ impl<B: Backend> Owner<B> {
                 let source = Box::new(source_of(source));
                 Error::of_extension(
                     operation,
-                    PoolError::OutOfMemory { requested, device, tag: name, stats, source, captures },
+                    PoolError::OutOfMemory { requested, device, tag: name, stats, source, is_capturing },
                 )
             }
             Shortage::Addresses { used, reserved } => Error::of_extension(
@@ -182,7 +186,7 @@ impl<B: Backend> Owner<B> {
                         tag: name,
                         stats,
                         source: Box::new(source_of(ExhaustedResource::Budget(budget))),
-                        captures,
+                        is_capturing,
                     },
                 )
             }

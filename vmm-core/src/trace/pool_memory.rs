@@ -201,7 +201,8 @@ pub fn chunk_allocated(chunk: AddressRange) {
 /// Reports that a chunk without blocks is about to be freed. Does nothing for other memory.
 pub fn chunk_freed(chunk: AddressRange) {
     let Some(tool) = tool() else { return };
-    if let Some((_, heap)) = tool.records().chunks.remove(&chunk.base.0) {
+    let gone = tool.records().chunks.remove(&chunk.base.0);
+    if let Some((_, heap)) = gone {
         // SAFETY: the tool has made the heap, which is not used any more.
         unsafe { (tool.heap_unregister)(tool.domain, heap) };
     }
