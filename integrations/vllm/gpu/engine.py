@@ -123,8 +123,9 @@ def free_bytes() -> int:
     """Returns the driver's free memory, from NVML: this process may have no CUDA context."""
     nvml = importlib.import_module("vllm.third_party.pynvml")
     nvml.nvmlInit()
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
-    return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)).free)
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
+    find = nvml.nvmlDeviceGetHandleByIndex if first.isdigit() else nvml.nvmlDeviceGetHandleByUUID
+    return int(nvml.nvmlDeviceGetMemoryInfo(find(int(first) if first.isdigit() else first.encode())).free)
 
 
 def overwrite() -> None:
@@ -175,7 +176,10 @@ def work(given: argparse.Namespace) -> int:
 
     def progress(stage: str, **more: Any) -> None:
         result.update(more, stage=stage)
-        Path(given.progress).write_text(json.dumps(result), encoding="utf-8")
+        # Replaced as a whole: this process may be killed meanwhile.
+        beside = Path(f"{given.progress}.new")
+        beside.write_text(json.dumps(result), encoding="utf-8")
+        beside.replace(given.progress)
 
     progress(result["stage"])
     if given.worker == "gpu-vmm-enabled":

@@ -210,6 +210,8 @@ def by_turns(
 
 def compare(script: str, title: str, given: argparse.Namespace, words: Sequence[object]) -> int:
     """Trains by turns in processes of the script, prints the results, and returns the exit status."""
+    if given.trace and given.others == 0:
+        raise SystemExit("--trace needs a run of the native allocator: --others is 0")
     checks = Checks()
     shared = ["--steps", given.steps, "--warm-up", given.warm_up, "--seed", given.seed]
     every = [*CONF, *(f"{VMM} {also}" for also in given.also)]
