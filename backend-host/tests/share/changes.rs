@@ -86,6 +86,26 @@ fn mapping_across_border_moves_if_allowed() {
 }
 
 #[test]
+fn shrinking_releases_memory_on_both_sides() {
+    let (here, there) = (machine(), FaultInject::new(machine()));
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
+    assert_eq!((there.live().handles, there.live().mappings), (3, 4));
+    // The exporter keeps no memory that its region has dropped.
+    let free = here.memory_info(TWO).unwrap().free;
+    let _ = region.shrink_to(units(6), IDLE).unwrap();
+    assert_eq!(here.memory_info(TWO).unwrap().free, free + units(2));
+    follow(&mut exporter, &region, &mut imported);
+    assert_eq!((there.live().handles, there.live().mappings), (2, 3));
+    region.unmap(Bytes(0), units(2), IDLE).unwrap();
+    follow(&mut exporter, &region, &mut imported);
+    assert_eq!((there.live().handles, there.live().mappings), (2, 2), "one of its two mappings is left");
+    region.unmap(units(3), units(3), IDLE).unwrap();
+    follow(&mut exporter, &region, &mut imported);
+    assert_eq!((there.live().handles, there.live().mappings), (0, 0));
+}
+
+#[test]
 fn replaced_memory_follows_without_touching_rest() {
     let (here, there) = (machine(), FaultInject::new(machine()));
     let mut region = full(&here);

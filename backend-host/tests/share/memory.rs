@@ -1,14 +1,33 @@
 //! One piece of memory over a channel.
 
-use crate::bench::{WithoutUuids, empty, machine, piece, put};
+use crate::bench::{RW, WithoutUuids, empty, machine, piece, put, seen};
 use crate::forger::{Forger, Say};
-use crate::{ONE, TWO, UNIT};
-use gpu_vmm_core::{Detail, Error, Operation, PhysicalMemory, Properties};
+use crate::{ONE, TWO, UNIT, units};
+use gpu_vmm_core::{Bytes, Detail, Error, Operation, PhysicalMemory, Properties};
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::manifest::{MemoryKind, Origin, SharedPiece};
 use gpu_vmm_share::{Channel, Exporter, ImportMethod, Offered};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+
+#[test]
+fn memory_arrives_with_properties_and_bytes() {
+    let (here, there) = (machine(), machine());
+    let memory = piece(&here, TWO, 3);
+    let mut region = empty(&here);
+    put(&mut region, 0, &memory, 5);
+    let (mut ours, mut theirs) = Channel::pair().unwrap();
+    ours.send_memory(&here, &memory).unwrap();
+    let received = theirs.receive_memory(&there).unwrap();
+    assert_eq!((received.size(), received.properties()), (units(3), memory.properties()));
+    let mut other = empty(&there);
+    other.map(Bytes(0), &received).unwrap();
+    other.set_access(Bytes(0), units(3), TWO, RW).unwrap();
+    assert_eq!(seen(&other), seen(&region));
+    // And in the other direction, over the same channel.
+    theirs.send_memory(&there, &received).unwrap();
+    assert_eq!(ours.receive_memory(&here).unwrap().size(), units(3));
+}
 
 #[test]
 fn unshareable_memory_is_not_sent() {

@@ -2,7 +2,9 @@
 
 use crate::bench::{RW, empty, far, full, machine, piece, put, seen, shared};
 use crate::{LONG, ONE, TWO, UNIT, units};
-use gpu_vmm_core::{Bytes, Detail, Error, Location, PhysicalMemory, Placement, Properties, Region, WaitFor};
+use gpu_vmm_core::{
+    Access, Bytes, Detail, DeviceId, Error, Location, PhysicalMemory, Placement, Properties, Region, WaitFor,
+};
 use gpu_vmm_host::HostConfig;
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{Channel, Exporter, ImportOptions, ReleaseOutcome};
@@ -68,6 +70,17 @@ fn unreachable_memory_is_not_imported() {
         matches!(told.extension(), Some(PeerError::Refused { why, .. }) if *why == error.to_string()),
         "{told}"
     );
+}
+
+#[test]
+fn importer_gives_the_cpu_access() {
+    let (here, there) = (machine(), machine());
+    let region = full(&here);
+    let wide = ImportOptions::new().access(DeviceId::HOST, RW);
+    for (options, expected) in [(wide.clone(), RW), (wide.read_only(), Access::Read)] {
+        let (_exporter, imported) = shared(&region, &options, &there);
+        assert_eq!(imported.region().access(Bytes(0), DeviceId::HOST), expected);
+    }
 }
 
 #[test]

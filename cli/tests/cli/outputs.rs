@@ -199,3 +199,21 @@ fn a_signal_that_is_ignored_stays_ignored() {
     assert!(child.wait().unwrap().success());
     assert!(fs::metadata(&out).unwrap().len() > 100);
 }
+
+#[test]
+fn file_size_limit_leaves_the_old_file() {
+    let folder = Folder::new("outputs-limit");
+    let (file, page) = pool(&folder);
+    fs::write(&page, "before").unwrap();
+    for trap in ["trap '' XFSZ; ", ""] {
+        let mut shell = Command::new("sh");
+        let script = format!("{trap}ulimit -f 4; exec \"$0\" \"$@\"");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_gpu-vmm")]);
+        let output = shell.args(["report", &file, "--html", &page]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{trap}");
+        let expected = format!("gpu-vmm: error: {page} cannot be written: File too large (os error 27)\n");
+        assert_eq!(stderr(&output), expected);
+        assert_eq!(fs::read_to_string(&page).unwrap(), "before");
+        assert_eq!(folder.names(), ["page.html", "pool.json"]);
+    }
+}

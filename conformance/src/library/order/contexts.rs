@@ -87,6 +87,8 @@ fn other_attached_contexts_are_waited_for<B: TestKit>(subject: &Subject<B>) {
     let (ended, stream) = (elsewhere(subject), elsewhere(subject));
     let other = attached(subject, &*stream);
     drop(attached(subject, &*ended));
+    // Another backend of the same context has ended.
+    drop(attached(subject, &*stream));
     take_away(subject, &*stream, |act| act());
     drop(other);
 }

@@ -78,6 +78,8 @@ fn moved_and_as_it_was<B: TestKit>(subject: &Subject<B>) {
     move_away(subject, &mut region);
     assert_eq!(region.shrink_to(end, idle()).unwrap().end, end);
     assert!(exporter.publish(&region).unwrap(), "the new address is not a change");
+    let refused = exporter.wait_applied(SOON).unwrap_err();
+    assert!(matches!(refused.extension(), Some(PeerError::Refused { .. })), "{refused}");
     exporter.wait_applied(SOON).unwrap();
     assert_eq!(child.receive::<(u64, bool)>(), (region.address().0, true));
     drop(exporter);
@@ -88,6 +90,11 @@ fn follows_the_address<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut imported = receive(subject, ImportOptions::new().same_address(), channel_from(peer));
     let (end, event) = (imported.region().end(), imported.next(SOON).unwrap());
     assert!(matches!(event, Some(Event::Changed(change)) if change.end == end), "{event:?}");
+    // Without permission to move, the region stays, and the exporter receives the reason.
+    let address = imported.region().address();
+    let error = imported.apply(idle()).unwrap_err();
+    assert!(matches!(error.detail(), Detail::Mismatch { what: "address", .. }), "{error}");
+    assert_eq!(imported.region().address(), address);
     assert_eq!(imported.apply_or_move(idle()).unwrap(), GrowthKind::Remapped);
     peer.send((imported.region().address().0, has(subject, imported.region(), SEED)));
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));

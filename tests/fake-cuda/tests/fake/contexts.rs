@@ -25,6 +25,7 @@ cases! {
     dma_bufs_use_the_owners_context;
     blocking_capture_is_seen_and_continues;
     blocking_capture_elsewhere_is_seen;
+    unannounced_capture_fails_the_wait;
 }
 
 const SIZE: Bytes = Bytes::mib(2);
@@ -327,4 +328,19 @@ fn blocking_capture_elsewhere_is_seen(cuda: &Cuda) {
     drop(backend.end_capture(DEVICE, stream.stream()).unwrap());
     drop((event, attached));
     assert_eq!(cuda.violations(), 0);
+}
+
+/// A wait for the device invalidates a capture that was not announced. It returns the driver's error, and the next wait succeeds.
+fn unannounced_capture_fails_the_wait(_: &Cuda) {
+    let backend = open();
+    let stream = backend.own_stream(DEVICE).unwrap();
+    for mode in CaptureMode::ALL {
+        capture(&backend, &*stream, mode);
+        let waited = backend.synchronize(DEVICE);
+        let detail = waited.as_ref().map_err(Error::detail);
+        assert!(matches!(detail, Err(Detail::Capturing { source: Some(_), .. })), "{waited:?}");
+        let ended = backend.end_capture(DEVICE, stream.stream());
+        assert!(matches!(ended.as_ref().map_err(Error::detail), Err(Detail::Capturing { .. })), "{ended:?}");
+        backend.synchronize(DEVICE).unwrap();
+    }
 }

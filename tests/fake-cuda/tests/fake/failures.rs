@@ -163,6 +163,12 @@ fn unrestored_capture_mode_is_logged(cuda: &Cuda) {
     assert_eq!(mode, 2);
     drop(pinned);
     assert_eq!((cuda.counts().pinned, backend.drop_log().count()), (0, 1));
+    // Another mode of the thread comes back.
+    mode = 1;
+    cuda.ok(call, &[(&raw mut mode).addr()]);
+    drop(backend.pin(UNIT).unwrap());
+    cuda.ok(call, &[(&raw mut mode).addr()]);
+    assert_eq!(mode, 1);
 }
 
 fn stream_is_destroyed_after_failed_wait(cuda: &Cuda) {
