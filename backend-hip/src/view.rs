@@ -88,7 +88,7 @@ pub struct MemoryViewMut<'a, T>(MemoryView<'a, T>);
 
 impl<'a, T: Pod> MemoryView<'a, T> {
     /// Creates a view of `count` elements from `offset` on, of a [`Region`](gpu_vmm_core::Region) or a pool's block, for work of
-    /// `device` on `stream`. The null stream is the null stream of `device`.
+    /// `device` on `stream`. A null `stream` means `device`'s null stream.
     ///
     /// # Errors
     ///

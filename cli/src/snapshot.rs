@@ -7,7 +7,7 @@ use crate::args::SnapshotArguments;
 use crate::output::Output;
 use crate::progress::Progress;
 use gpu_vmm::snapshot::{
-    BaseSnapshot, Description, MappingRecord, RegionRecord, SnapshotFile, SnapshotStats,
+    Description, EarlierSnapshot, MappingRecord, RegionRecord, SnapshotFile, SnapshotStats,
 };
 use gpu_vmm::{Access, AccessMap, Bytes, Error, Properties, Result};
 use serde::Serialize;
@@ -158,8 +158,8 @@ impl Report {
     }
 }
 
-impl From<&BaseSnapshot> for FileReport {
-    fn from(earlier: &BaseSnapshot) -> Self {
+impl From<&EarlierSnapshot> for FileReport {
+    fn from(earlier: &EarlierSnapshot) -> Self {
         Self { file: earlier.file.clone(), id: earlier.id.to_string() }
     }
 }

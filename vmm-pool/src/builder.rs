@@ -100,7 +100,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
     }
 
     /// Sets how many bytes of addresses the pool may reserve; the default is 32 TiB. Blocks without a tag begin with as many as the device
-    /// has memory, and each tag with 16 times the largest block of each group of sizes that it uses. A range takes at most half of the
+    /// has memory, and each tag with 16 times the largest size of each group of sizes that it uses, at most the device's memory. A range takes at most half of the
     /// addresses that are left, unless a block needs more.
     #[must_use]
     pub fn addresses(mut self, addresses: Bytes) -> Self {

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn call_sum_has_every_kind_saturating() {
+    fn call_sum_counts_every_kind_and_saturates() {
         let calls = DriverCalls { create: 1, map: 20, unmap: 300, set_access: 4000, other: 50_000 };
         assert_eq!(calls.total(), 54_321);
         assert_eq!(DriverCalls { create: u64::MAX, ..calls }.total(), u64::MAX);

@@ -1,7 +1,7 @@
 //! The rules of a valid description. It is checked before it is written and after it is read, so that code that restores regions
 //! can rely on its numbers.
 
-use crate::{BaseSnapshot, Description, MappingRecord, MemoryRecord, RegionRecord};
+use crate::{Description, EarlierSnapshot, MappingRecord, MemoryRecord, RegionRecord};
 use gpu_vmm_core::{AccessMap, Bytes, DeviceId, Granularity, Properties};
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ impl Description {
     }
 }
 
-impl BaseSnapshot {
+impl EarlierSnapshot {
     /// Checks that the name cannot lead to another folder, on any system.
     pub(crate) fn check(&self) -> Result<(), String> {
         let special = |char: char| matches!(char, '/' | '\\' | ':') || char.is_control();

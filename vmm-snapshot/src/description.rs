@@ -43,7 +43,7 @@ impl fmt::Debug for SnapshotId {
 
 /// A reference to another snapshot, in a file of the same folder.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BaseSnapshot {
+pub struct EarlierSnapshot {
     /// The identifier of the snapshot.
     pub id: SnapshotId,
     /// The name of its file, without a folder.
@@ -57,7 +57,7 @@ pub struct Description {
     pub id: SnapshotId,
     /// The snapshot that this one is relative to, or `None` if this file is complete by itself.
     /// [`SnapshotWriter::create`](super::SnapshotWriter::create) sets it.
-    pub parent: Option<BaseSnapshot>,
+    pub parent: Option<EarlierSnapshot>,
     /// The time at which writing began, in seconds since the beginning of 1970 (UTC).
     pub created: u64,
     /// The version of gpu-vmm that wrote it.

@@ -4,7 +4,7 @@ use crate::SnapshotError;
 use crate::disk::open_to_read;
 use crate::format::{Entry, Hash, Header, Stored, Wrong};
 use crate::parts::{Parts, Why, out_of_range, read_header, read_stored};
-use crate::{BaseSnapshot, Description, SnapshotStats};
+use crate::{Description, EarlierSnapshot, SnapshotStats};
 #[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
 use gpu_vmm_core::extend::Process;
@@ -62,7 +62,7 @@ impl SnapshotFile {
 
     /// Returns the other files that hold some of its blocks. If one of them is missing or replaced, the snapshot is incomplete.
     #[must_use]
-    pub fn needed(&self) -> &[BaseSnapshot] {
+    pub fn needed(&self) -> &[EarlierSnapshot] {
         &self.parts.head.needed
     }
 
@@ -141,14 +141,14 @@ impl SnapshotFile {
     }
 
     /// Opens the file of an earlier snapshot that the one at `path` needs.
-    pub(crate) fn open_needed(operation: Operation, path: &Path, earlier: &BaseSnapshot) -> Result<File> {
+    pub(crate) fn open_needed(operation: Operation, path: &Path, earlier: &EarlierSnapshot) -> Result<File> {
         let bad = |what| {
             Error::of_extension(
                 operation,
                 SnapshotError::Invalid { path: path.display().to_string(), at: 0, what },
             )
         };
-        let BaseSnapshot { id, file } = earlier;
+        let EarlierSnapshot { id, file } = earlier;
         match open(operation, &path.with_file_name(file)) {
             Ok((opened, header, _)) if header.id == *id => Ok(opened),
             Ok((_, header, _)) => Err(bad(format!(
@@ -162,10 +162,10 @@ impl SnapshotFile {
     }
 
     /// Returns the reference by which a later snapshot names this one.
-    pub(crate) fn as_base(&self, operation: Operation) -> Result<BaseSnapshot> {
+    pub(crate) fn as_base(&self, operation: Operation) -> Result<EarlierSnapshot> {
         let name = self.path.file_name().and_then(|name| name.to_str());
         let earlier =
-            name.map(|file| BaseSnapshot { id: self.parts.head.description.id, file: file.to_owned() });
+            name.map(|file| EarlierSnapshot { id: self.parts.head.description.id, file: file.to_owned() });
         earlier.filter(|earlier| earlier.check().is_ok()).ok_or_else(|| {
             Error::of_extension(
                 operation,
@@ -179,7 +179,7 @@ impl SnapshotFile {
     }
 
     /// Returns the references of this snapshot and of those that it needs.
-    pub(crate) fn with_needed(&self, operation: Operation) -> Result<Vec<BaseSnapshot>> {
+    pub(crate) fn with_needed(&self, operation: Operation) -> Result<Vec<EarlierSnapshot>> {
         let mut all = vec![self.as_base(operation)?];
         all.extend_from_slice(&self.parts.head.needed);
         Ok(all)

@@ -31,7 +31,7 @@ mod write;
 
 pub use capture::Snapshot;
 pub use description::{
-    BaseSnapshot, Description, DeviceRecord, MappingRecord, MemoryRecord, RegionRecord, SnapshotId,
+    Description, DeviceRecord, EarlierSnapshot, MappingRecord, MemoryRecord, RegionRecord, SnapshotId,
 };
 pub use error::SnapshotError;
 pub use file::SnapshotFile;

@@ -3,7 +3,7 @@
 //! Files are untrusted. No number in a file allocates more than `format` allows, and nothing is allocated before the file is known
 //! to have the bytes for it.
 
-use crate::BaseSnapshot;
+use crate::EarlierSnapshot;
 use crate::SnapshotError;
 use crate::disk::ReadAt;
 use crate::format::{Cut, Entry, Footer, Header, MAX_NEEDED, Stored, VERSION, Wrong, check_of, hash};
@@ -87,7 +87,7 @@ impl Parts {
         let head =
             Head::read(&head).map_err(|what| wrong(format!("its description cannot be read: {what}")))?;
         head.description.check().map_err(|what| wrong(format!("its description: {what}")))?;
-        head.needed.iter().try_for_each(BaseSnapshot::check).map_err(wrong)?;
+        head.needed.iter().try_for_each(EarlierSnapshot::check).map_err(wrong)?;
         if head.description.id != header.id || head.needed.len() > MAX_NEEDED {
             return Why::at(
                 footer.index,

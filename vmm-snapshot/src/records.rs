@@ -2,7 +2,9 @@
 //! change elsewhere in the library does not change the file.
 
 use crate::format::MAX_HEAD;
-use crate::{BaseSnapshot, Description, DeviceRecord, MappingRecord, MemoryRecord, RegionRecord, SnapshotId};
+use crate::{
+    Description, DeviceRecord, EarlierSnapshot, MappingRecord, MemoryRecord, RegionRecord, SnapshotId,
+};
 use gpu_vmm_core::MemoryKind;
 use gpu_vmm_core::{
     Access, AccessMap, Address, Alignment, Bytes, DeviceId, DeviceUuid, Grant, Granularity, Properties,
@@ -88,7 +90,7 @@ pub(crate) struct Head {
     pub(crate) block: Bytes,
     pub(crate) description: Description,
     /// The other files that hold blocks.
-    pub(crate) needed: Vec<BaseSnapshot>,
+    pub(crate) needed: Vec<EarlierSnapshot>,
 }
 
 impl Head {
@@ -141,7 +143,7 @@ impl HeadRecord {
     fn head(self) -> Result<Head, String> {
         let description = Description {
             id: SnapshotId(self.id),
-            parent: self.parent.map(BaseSnapshot::from),
+            parent: self.parent.map(EarlierSnapshot::from),
             created: self.created,
             library: self.library,
             vendor: self.vendor,
@@ -150,18 +152,18 @@ impl HeadRecord {
             regions: self.regions.into_iter().map(Region::record).collect::<Result<_, _>>()?,
             memories: self.memories.into_iter().map(Memory::record).collect::<Result<_, _>>()?,
         };
-        let needed = self.needed.into_iter().map(BaseSnapshot::from).collect();
+        let needed = self.needed.into_iter().map(EarlierSnapshot::from).collect();
         Ok(Head { block: Bytes(self.block), description, needed })
     }
 }
 
-impl From<&BaseSnapshot> for FileRecord {
-    fn from(earlier: &BaseSnapshot) -> Self {
+impl From<&EarlierSnapshot> for FileRecord {
+    fn from(earlier: &EarlierSnapshot) -> Self {
         Self { id: earlier.id.0, file: earlier.file.clone() }
     }
 }
 
-impl From<FileRecord> for BaseSnapshot {
+impl From<FileRecord> for EarlierSnapshot {
     fn from(record: FileRecord) -> Self {
         Self { id: SnapshotId(record.id), file: record.file }
     }

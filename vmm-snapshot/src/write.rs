@@ -8,7 +8,7 @@ use crate::format::{
 };
 use crate::parts::out_of_range;
 use crate::records::Head;
-use crate::{BaseSnapshot, Description, SnapshotFile, SnapshotStats};
+use crate::{Description, EarlierSnapshot, SnapshotFile, SnapshotStats};
 use gpu_vmm_core::extend::Lock;
 use gpu_vmm_core::extend::files::failed;
 use gpu_vmm_core::{Bytes, Detail, Error, Operation, Result};
@@ -302,7 +302,7 @@ impl Drop for SnapshotWriter {
 }
 
 /// Refuses needed files that are not next to the new one, or that it would overwrite.
-fn check_needed(target: &Path, needed: &[BaseSnapshot]) -> Result<()> {
+fn check_needed(target: &Path, needed: &[EarlierSnapshot]) -> Result<()> {
     let bad = |what| {
         Error::of_extension(
             OPERATION,
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn needed_files_reach_the_formats_limit() {
         let refusal = |count| {
-            let one = BaseSnapshot { id: SnapshotId::new().unwrap(), file: "missing".to_owned() };
+            let one = EarlierSnapshot { id: SnapshotId::new().unwrap(), file: "missing".to_owned() };
             check_needed(Path::new("/nonexistent/a"), &vec![one; count]).unwrap_err().to_string()
         };
         let error = refusal(MAX_NEEDED + 1);

@@ -6,7 +6,7 @@ use gpu_vmm_core::{Detail, DeviceId, Error};
 use gpu_vmm_testkit::TestKit;
 
 pub(crate) const TESTS: &[Test] =
-    &[Test { name: "testkit::it_is_told_what_writes_the_pattern", needs: Needs::Device, run: told }];
+    &[Test { name: "testkit::pattern_writer_is_named", needs: Needs::Device, run: told }];
 
 fn told(rig: &Rig) {
     let reason = rig.backend.no_kernels_because(ZERO).unwrap();

@@ -35,7 +35,7 @@ pub struct PoolOptions {
     pub page: u64,
     /// How far the memory held may exceed the largest amount ever needed at one time, in percent. Up to that the pool creates new
     /// memory; beyond it, the pool maps free memory from elsewhere, which is slow if sizes change all the time. 0 for 1 %, or 7 %
-    /// once the pool serves several streams, and 7 % in PyTorch's pools.
+    /// once the pool serves several streams.
     pub slack: u32,
     /// Whether the pool overwrites memory with zeros when it passes from one tag to another.
     pub scrub: bool,

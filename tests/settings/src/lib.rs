@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_single_or_from_there() {
+    fn times_are_one_or_from_one_on() {
         let third = Times::parse("3").unwrap();
         assert!(third.contains(3) && !third.contains(2) && !third.contains(4));
         let from = Times::parse("3+").unwrap();

@@ -37,7 +37,7 @@ fn each_of_three_snapshots_is_complete() {
         assert_eq!(all_of(&folder.file(name)).unwrap(), *contents, "{name}");
     }
     let ids = ["one", "two", "three"].map(|name| open(&folder, name).description().id);
-    let earlier = |at: usize, file: &str| BaseSnapshot { id: ids[at], file: file.to_owned() };
+    let earlier = |at: usize, file: &str| EarlierSnapshot { id: ids[at], file: file.to_owned() };
     let third = open(&folder, "three");
     assert_eq!(third.description().parent, Some(earlier(1, "two")));
     assert_eq!(third.needed(), [earlier(1, "two"), earlier(0, "one")]);
@@ -64,7 +64,7 @@ fn unused_earlier_files_are_not_needed() {
     assert_eq!((stats.unchanged, stats.stored), (1, 4));
     assert_eq!(
         open(&folder, "four").needed(),
-        [BaseSnapshot { id: third.description().id, file: "three".into() }]
+        [EarlierSnapshot { id: third.description().id, file: "three".into() }]
     );
     // One block of the first only.
     let mut alone = contents(8);
@@ -72,7 +72,7 @@ fn unused_earlier_files_are_not_needed() {
     alone[0][..4096].copy_from_slice(&one[1][..4096]);
     write(&folder.file("five"), &alone, since(&third, plain())).unwrap();
     let first = open(&folder, "one").description().id;
-    assert_eq!(open(&folder, "five").needed(), [BaseSnapshot { id: first, file: "one".into() }]);
+    assert_eq!(open(&folder, "five").needed(), [EarlierSnapshot { id: first, file: "one".into() }]);
     // None of them.
     let mut none = contents(7);
     unique(&mut none[0][12 << 10..]);

@@ -112,38 +112,40 @@ fn descriptions_that_lie_are_refused() {
         (|head| head.description.devices[1].id = DeviceId(0), "two devices have the same ordinal"),
         (|head| head.description.devices[1].id = DeviceId::HOST, "or an ordinal is out of range"),
         (
-            |head| head.needed.push(BaseSnapshot { id: SnapshotId([1; 16]), file: "../a".to_owned() }),
+            |head| head.needed.push(EarlierSnapshot { id: SnapshotId([1; 16]), file: "../a".to_owned() }),
             "\"../a\" is not a file name",
         ),
         (
             |head| {
                 head.description.parent =
-                    Some(BaseSnapshot { id: SnapshotId([1; 16]), file: "..".to_owned() })
+                    Some(EarlierSnapshot { id: SnapshotId([1; 16]), file: "..".to_owned() })
             },
             "\"..\" is not a file name",
         ),
         (
-            |head| head.needed.push(BaseSnapshot { id: SnapshotId([1; 16]), file: "a\0".to_owned() }),
+            |head| head.needed.push(EarlierSnapshot { id: SnapshotId([1; 16]), file: "a\0".to_owned() }),
             "\"a\\0\" is not a file name",
         ),
         (
-            |head| head.needed.push(BaseSnapshot { id: SnapshotId([1; 16]), file: "c:a".to_owned() }),
+            |head| head.needed.push(EarlierSnapshot { id: SnapshotId([1; 16]), file: "c:a".to_owned() }),
             "\"c:a\" is not a file name",
         ),
         (
-            |head| head.needed.push(BaseSnapshot { id: SnapshotId([1; 16]), file: "a\\b".to_owned() }),
+            |head| head.needed.push(EarlierSnapshot { id: SnapshotId([1; 16]), file: "a\\b".to_owned() }),
             "\"a\\\\b\" is not a file name",
         ),
         (
-            |head| head.needed.push(BaseSnapshot { id: SnapshotId([1; 16]), file: ".".to_owned() }),
+            |head| head.needed.push(EarlierSnapshot { id: SnapshotId([1; 16]), file: ".".to_owned() }),
             "\".\" is not a file name",
         ),
         (
-            |head| head.needed.push(BaseSnapshot { id: SnapshotId([1; 16]), file: String::new() }),
+            |head| head.needed.push(EarlierSnapshot { id: SnapshotId([1; 16]), file: String::new() }),
             "\"\" is not a file name",
         ),
         (
-            |head| head.needed = vec![BaseSnapshot { id: SnapshotId([1; 16]), file: "a".to_owned() }; 1025],
+            |head| {
+                head.needed = vec![EarlierSnapshot { id: SnapshotId([1; 16]), file: "a".to_owned() }; 1025]
+            },
             "needs too many",
         ),
     ];
@@ -161,7 +163,7 @@ fn numbers_at_their_limits_are_read() {
     let (bytes, entries) = blocks();
     let changes: [fn(&mut Head); 6] = [
         // As many files as one snapshot can need.
-        |head| head.needed = vec![BaseSnapshot { id: SnapshotId([1; 16]), file: "a".to_owned() }; 1024],
+        |head| head.needed = vec![EarlierSnapshot { id: SnapshotId([1; 16]), file: "a".to_owned() }; 1024],
         // The second region begins where the first one ends.
         |head| {
             head.description.regions[1].alignment = Alignment::new(BLOCK).unwrap();

@@ -110,7 +110,10 @@ fn check<B: TestKit>(
             let is_reported = |(change, outcome): &(Change, BackingOutcome)| {
                 *outcome != BackingOutcome::Unchanged && is_in(mapped, change)
             };
-            assert!(changes.iter().any(is_reported), "{at}: {mapped:?} is gone, reported was {changes:?}");
+            assert!(
+                changes.iter().any(is_reported),
+                "{at}: {mapped:?} is gone, and only {changes:?} was reported"
+            );
         }
         for (change, outcome) in &changes {
             let lost = matches!(result.as_ref().map_err(Error::detail), Err(Detail::AddressesLost { .. }));

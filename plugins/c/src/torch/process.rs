@@ -23,7 +23,7 @@ const TAG: &str = "torch";
 const GRAPHS: &str = "torch graphs";
 
 /// The default page size: a first pass takes half as many calls as with 8 MiB. Trainings whose sizes change in each step, with the
-/// pool's own slack, hold less and take no longer than with PyTorch's expandable segments.
+/// pool's own slack, hold less than with PyTorch's expandable segments, and their steps took as long on a quiet machine.
 const PAGE: Bytes = Bytes::mib(16);
 
 /// The alignment of blocks, the same as in PyTorch's own allocator.

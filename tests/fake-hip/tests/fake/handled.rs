@@ -74,7 +74,7 @@ pub(crate) const ROWS: &[Row] = &[
         "map-reports-nothing",
         &["6.1", "6.2", "7.0", "7.1", "7.12"],
         no_descriptors,
-        "nothing was mapped and no error told"
+        "nothing was mapped and no error reported"
     ),
     row!("unmap-one-mapping", &["6.1", "6.3"], several_unmapped, "memory did not come back"),
     row!("unmap-on-current-device", &["7.0", "7.1", "7.12"], queued, "Page not present"),
@@ -191,7 +191,7 @@ fn no_descriptors(rig: &mut Rig) {
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
         answer
     };
-    let Err(error) = answer else { panic!("nothing was mapped and no error told") };
+    let Err(error) = answer else { panic!("nothing was mapped and no error reported") };
     assert!(error.to_string().contains("hipMemMap"), "{error}");
     assert_eq!(region.mapped(), Bytes::ZERO);
     region.map(Bytes::ZERO, &memory).must("and again with descriptors");
