@@ -77,7 +77,7 @@ fn importer_gives_the_cpu_access() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
     let wide = ImportOptions::new().access(DeviceId::HOST, RW);
-    for (options, expected) in [(wide.clone(), RW), (wide.read_only(), Access::Read)] {
+    for (options, expected) in [(wide, RW), (wide.read_only(), Access::Read)] {
         let (_exporter, imported) = shared(&region, &options, &there);
         assert_eq!(imported.region().access(Bytes(0), DeviceId::HOST), expected);
     }
