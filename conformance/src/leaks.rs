@@ -3,13 +3,35 @@
 
 use crate::counts::Counts;
 use crate::fake_driver::FakeDriver;
-use gpu_vmm_core::{Backend, Vendor};
+use crate::subject::Subject;
+use gpu_vmm_core::{Backend, Bytes, Vendor};
+use gpu_vmm_testkit::TestKit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// How often a case may run with a change of free memory before the case itself is at fault. Other processes use the
 /// device's memory too, and one of them would have to make the same change each time.
 pub(crate) const TRIES: u32 = 3;
+
+/// How long a driver may take to release the memory of a destroyed object.
+const RELEASED_WITHIN: Duration = Duration::from_millis(250);
+
+/// Waits until as much memory is free as before the case, and returns the free memory of each device.
+///
+/// HIP 7 releases the arguments of a graph in a thread of its own, after the call that destroys the graph has returned. On a busy
+/// machine the next case has begun by then.
+pub(crate) fn free_again<B: TestKit>(subject: &Subject<B>, before: &[Bytes]) -> Vec<Bytes> {
+    let until = Instant::now() + RELEASED_WITHIN;
+    loop {
+        let free = subject.free();
+        if free == before || Instant::now() >= until {
+            return free;
+        }
+        sleep(Duration::from_millis(1));
+    }
+}
 
 /// The number of imports. HIP's cases run one after the other.
 static IMPORTS: AtomicUsize = AtomicUsize::new(0);

@@ -168,13 +168,13 @@ fn run_counted<B: TestKit>(mut subject: Subject<B>, case: &Case<B>) -> Outcome {
         if case.isolated {
             return outcome;
         }
-        let after = subject.free();
         if let Err(left) = below.check(&subject.backend) {
             return Outcome::failed(left);
         }
         if let Some(error) = subject.backend.drop_log().take_last() {
             return Outcome::failed(format!("a destructor failed: {error}"));
         }
+        let after = leaks::free_again(&subject, &before);
         if before == after {
             return outcome;
         }
