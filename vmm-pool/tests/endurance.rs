@@ -15,16 +15,13 @@ use gpu_vmm_core::Bytes;
 use gpu_vmm_host::HostConfig;
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::LateWork;
-use gpu_vmm_testkit::endurance::{Limit, Order, Program, Report, Sizes, Violation, run};
+use gpu_vmm_testkit::endurance::{FAULTS, Limit, Order, Program, Report, Sizes, Violation, run};
 
 const MIB: u64 = 1 << 20;
 
-/// A double buffer of 3 million bytes, on the streams by turns.
-const BUFFER: Program = Program::plain(1, Sizes::One(3_000_000), Order::Turns);
-
 /// Programs of each kind.
 const PROGRAMS: [(&str, Program); 7] = [
-    ("a double buffer", BUFFER),
+    ("a double buffer", Program::plain(1, Sizes::One(3_000_000), Order::Turns)),
     ("a ring of one size", Program::plain(1, Sizes::One(3 * MIB), Order::Fifo)),
     ("a sawtooth", Program::plain(2, Sizes::Bits(24), Order::Sawtooth)),
     ("a stack", Program::plain(3, Sizes::Bits(24), Order::Lifo)),
@@ -45,43 +42,6 @@ const PROGRAMS: [(&str, Program); 7] = [
             budgets: true,
             ..Program::plain(5, Sizes::Even { from: 1, to: 8 * MIB }, Order::Lifo)
         },
-    ),
-];
-
-/// Programs that used up addresses or memory when free ranges had the order of their pages.
-const FAULTS: [(&str, Program); 9] = [
-    ("a double buffer on two streams", Program { streams: 2, shared: 50, ..BUFFER }),
-    (
-        "blocks of four sizes, aligned to 32 MiB",
-        Program {
-            alignment: 25,
-            aligned: true,
-            ..Program::plain(1, Sizes::Steps { first: 3 * MIB, step: MIB, count: 4 }, Order::Turns)
-        },
-    ),
-    (
-        "even sizes in a ring",
-        Program { behind: 64, ..Program::plain(1, Sizes::Even { from: 2 * MIB, to: 24 * MIB }, Order::Fifo) },
-    ),
-    ("a stack on six streams", Program { streams: 6, ..Program::plain(1, Sizes::Bits(24), Order::Lifo) }),
-    (
-        "small blocks and captures",
-        Program { streams: 2, behind: 64, captures: true, ..Program::plain(4, Sizes::Bits(9), Order::Lifo) },
-    ),
-    ("tags that end", Program { tags_end: true, ..Program::plain(1, Sizes::One(3_000_000), Order::Fifo) }),
-    ("three tags", Program { tags: 3, ..Program::plain(1, Sizes::One(28 * MIB), Order::Random) }),
-    (
-        "forgotten streams",
-        Program {
-            trims: true,
-            blocks: 2,
-            behind: 64,
-            ..Program::plain(61, Sizes::One(11 * MIB), Order::Sawtooth)
-        },
-    ),
-    (
-        "four threads",
-        Program { threads: 4, ..Program::plain(1, Sizes::Even { from: 2 * MIB, to: 20 * MIB }, Order::Fifo) },
     ),
 ];
 

@@ -4,6 +4,7 @@
 //! so far: the sum of live bytes and of bytes whose work is not done.
 
 mod bound;
+mod faults;
 mod groups;
 mod load;
 mod model;
@@ -14,6 +15,7 @@ mod work;
 mod worker;
 
 pub use bound::{Amounts, most_mapped};
+pub use faults::FAULTS;
 pub use program::{Order, Program, Sizes};
 pub use runner::{Limit, Report, run};
 pub use state::Violation;
