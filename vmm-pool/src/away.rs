@@ -7,6 +7,7 @@
 use crate::core::Core;
 use crate::frames::{FrameIndex, NO_FRAME, PageAddress};
 use crate::shared::Inner;
+use crate::space::Space;
 use gpu_vmm_core::{Backend, Bytes, Operation, Region, RegionState};
 
 /// A region outside its space.
@@ -114,6 +115,11 @@ impl<B: Backend> Core<B> {
     /// Returns the size of the memory that a tag lacks while it is suspended.
     pub(crate) fn missing(&self, tag: u16) -> Bytes {
         self.tags.spaces(tag).filter_map(|space| self.spaces[space].region()).map(missing).sum()
+    }
+
+    /// Returns the size of the memory that all suspended tags lack. What a thread restores counts as held.
+    pub(crate) fn suspended(&self) -> Bytes {
+        self.spaces.iter().filter_map(Space::region).map(missing).sum()
     }
 
     /// Returns what must be unmapped before the regions of a tag are the only holders of their memory: pages without blocks, whose

@@ -33,8 +33,8 @@
 //!   reservations are at most four times the extents, and the first ones.
 //! - Records of ranges, bins and events are at most proportional to the blocks that are alive or wait, and to the streams. A space,
 //!   a tag and a bin of a thread cache that nothing uses any more serve others under the same number.
-//! - New memory is created only while the pool holds less than was ever needed and a small part more, or if no frame is free that serves
-//!   the stream. So the physical memory is at most the pages of taken and waiting ranges, and that part.
+//! - New memory is created only while the pool holds less than was ever needed and a small part more, suspended memory included, or if
+//!   no frame is free that serves the stream. So the physical memory is at most the pages of taken and waiting ranges, and that part.
 //! - A request fails only after a round of waits during which nothing was freed, or after 64 rounds.
 //!
 //! Pages that a failed driver call has lost count as taken.

@@ -232,9 +232,13 @@ impl<B: Backend> Core<B> {
             // The first entry stands for no stream.
             let slack = self.settings.slack(chosen.needed, self.streams.count() - 1);
             let most = chosen.needed.saturating_add(slack).min(budget.0);
-            let fresh = (most.saturating_sub(held) / self.page).min(missing as u64);
+            let mut fresh = most.saturating_sub(held) / self.page;
             if fresh > 0 {
-                return Ok(fresh as usize);
+                // What is suspended returns, and comes to what is held then.
+                fresh = most.saturating_sub(held + self.suspended().0) / self.page;
+            }
+            if fresh > 0 {
+                return Ok(fresh.min(missing as u64) as usize);
             }
         }
         // The number of the request's stream may serve another stream since.

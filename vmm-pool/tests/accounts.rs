@@ -158,3 +158,22 @@ fn statistics_follow_a_suspended_tag() {
     check(4, 0, 4, 6);
     drop((large, small));
 }
+
+/// Meanwhile free pages serve the new places of another tag.
+#[test]
+fn suspended_memory_leaves_no_room_for_new_pages() {
+    let backend = HostConfig::new().memory(Bytes::gib(1)).open().unwrap();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let kept = pool.tagged("kv").unwrap().alloc(Bytes::mib(64)).unwrap();
+    pool.suspend("kv", &BackingStore::nothing(), WaitFor::all_devices()).unwrap();
+    // No block fits before the one of 2 MiB that stays behind the last.
+    let alloc = |size| {
+        let _freed = pool.alloc(Bytes::mib(size)).unwrap();
+        pool.alloc(Bytes::mib(2)).unwrap()
+    };
+    let _stay: Vec<_> = (24..28).map(alloc).collect();
+    pool.resume("kv").unwrap();
+    let (held, most) = (pool.stats().held, Bytes::mib(64 + 27 + 4 * 2).0 + 2 * PAGE);
+    assert!(held <= most, "{held} of {most}: {}", pool.stats());
+    drop(kept);
+}
