@@ -167,7 +167,7 @@ fn examples() -> Vec<(ErrorKind, Operation, Detail)> {
         (
             ErrorKind::OutOfAddressSpace,
             Operation::Reserve,
-            Detail::AddressSpaceExhausted { size: B::gib(1 << 20), limit: B::gib(1 << 17) },
+            Detail::ExceedsAddressSpace { size: B::gib(1 << 20), limit: B::gib(1 << 17) },
         ),
         (
             ErrorKind::InvalidArgument,

@@ -50,7 +50,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("setid", "BankId"),
     ("sharedregion", "TensorRegion, Arc<Mutex<Region>>"),
     ("stashkind", "BackingKind"),
-    ("toomanyaddresses", "AddressSpaceExhausted"),
+    ("toomanyaddresses", "ExceedsAddressSpace"),
     ("undofailed", "RollbackFailed"),
 ];
 

@@ -62,7 +62,7 @@ pub(crate) fn reserve(
     let limit = Alignment::MAX;
     let room = size.checked_add(alignment.bytes());
     let room =
-        room.ok_or_else(|| Error::new(Operation::Reserve, Detail::AddressSpaceExhausted { size, limit }))?;
+        room.ok_or_else(|| Error::new(Operation::Reserve, Detail::ExceedsAddressSpace { size, limit }))?;
     let whole = reserve_whole(driver, entered, room, None)?;
     match aligned(whole.base, alignment).filter(|base| holds(whole, *base, size)) {
         Some(base) => {

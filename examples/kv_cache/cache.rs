@@ -35,9 +35,7 @@ impl<B: Backend> PagedCache<B> {
     pub fn begin(&self, prefix: &[PhysicalMemory<B>]) -> Result<Region<B>> {
         let mut sequence =
             Region::builder(&self.backend).memory(self.pages.properties()).reserve(self.longest).build()?;
-        for page in prefix {
-            sequence.map_with_access(sequence.end(), page, page.device(), Access::Read)?;
-        }
+        sequence.map_with_access(Bytes::ZERO, prefix, self.pages.properties().device, Access::Read)?;
         Ok(sequence)
     }
 

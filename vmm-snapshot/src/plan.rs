@@ -119,9 +119,7 @@ impl RegionRecord {
             let size: Bytes = here.iter().copied().sum();
             size <= ADDRESS_SPACE && self.address.checked_add(size).is_some()
         });
-        here.ok_or_else(|| {
-            Error::new(operation, Detail::AddressSpaceExhausted { size, limit: ADDRESS_SPACE })
-        })
+        here.ok_or_else(|| Error::new(operation, Detail::ExceedsAddressSpace { size, limit: ADDRESS_SPACE }))
     }
 }
 
@@ -283,7 +281,7 @@ mod tests {
         // Rounded up, the last one reaches behind the last address.
         for (address, size) in [(0x1000, ADDRESS_SPACE.0 + 8), (u64::MAX - 20, 20), (0, u64::MAX)] {
             let error = of(address, size).unwrap_err();
-            let Detail::AddressSpaceExhausted { size: found, limit } = error.detail() else {
+            let Detail::ExceedsAddressSpace { size: found, limit } = error.detail() else {
                 panic!("{error}")
             };
             assert_eq!((*found, *limit), (Bytes(size), ADDRESS_SPACE));

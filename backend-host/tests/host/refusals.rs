@@ -32,7 +32,7 @@ fn region(host: &HostBackend, mapped: &[(u64, u64)]) -> Region<HostBackend> {
     let mut region = Region::builder(host).reserve(granules(8)).build().unwrap();
     for (offset, length) in mapped {
         let memory = memory(host, *length);
-        region.map_with_access(granules(*offset), &memory, ONE, Access::ReadWrite).unwrap();
+        region.map_with_access(granules(*offset), &[memory], ONE, Access::ReadWrite).unwrap();
     }
     region
 }
@@ -174,12 +174,12 @@ fn layout_overflow_error_has_its_end() {
     let host = HostConfig::new().open().unwrap();
     let mut region = region(&host, &[]);
     let wanted = |offset| [MappedMemory { offset, memory: memory(&host, 2), access: AccessMap::NONE }];
-    let beyond = Detail::AddressSpaceExhausted { size: ADDRESS_SPACE + GRANULE, limit: ADDRESS_SPACE };
+    let beyond = Detail::ExceedsAddressSpace { size: ADDRESS_SPACE + GRANULE, limit: ADDRESS_SPACE };
     let answer = region.apply_layout(Operation::ApplyChange, &wanted(ADDRESS_SPACE - GRANULE), IDLE);
     assert_refused(answer, Operation::ApplyChange, &beyond);
     let much = ADDRESS_SPACE + Bytes(1);
     let answer = Region::builder(&host).reserve(much).build();
-    let beyond = Detail::AddressSpaceExhausted { size: much, limit: ADDRESS_SPACE };
+    let beyond = Detail::ExceedsAddressSpace { size: much, limit: ADDRESS_SPACE };
     assert_refused(answer, Operation::Reserve, &beyond);
 }
 

@@ -154,7 +154,7 @@ mod tests {
             (Detail::ZeroSize, GPU_VMM_INVALID_ARGUMENT),
             (Detail::Unaligned { what: "offset", value: 1, granularity }, GPU_VMM_UNALIGNED),
             (Detail::OutOfRange { range, limit: Bytes(1) }, GPU_VMM_OUT_OF_RANGE),
-            (Detail::AddressSpaceExhausted { size: Bytes(1), limit: Bytes(1) }, GPU_VMM_OUT_OF_ADDRESS_SPACE),
+            (Detail::ExceedsAddressSpace { size: Bytes(1), limit: Bytes(1) }, GPU_VMM_OUT_OF_ADDRESS_SPACE),
             (
                 Detail::OutOfAddresses { requested: Bytes(1), advice: none(), source: source() },
                 GPU_VMM_OUT_OF_ADDRESS_SPACE,

@@ -153,9 +153,8 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
             HandleTypes::empty()
         };
         let properties = Properties::on(*first).exported_as(self.handle_types | default);
-        let too_large = || {
-            Error::new(operation, Detail::AddressSpaceExhausted { size: self.size, limit: Bytes(u64::MAX) })
-        };
+        let too_large =
+            || Error::new(operation, Detail::ExceedsAddressSpace { size: self.size, limit: Bytes(u64::MAX) });
         // Other programs ask the driver about whole granules of memory, so this does too.
         let size = self.backend.granularity().round_up(self.size).ok_or_else(too_large)?;
         let granularity = driver.granularity(operation, team, size, &properties)?;

@@ -47,7 +47,7 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::AlreadyMapped`] for mappings that overlap or are out of order, [`Detail::AddressSpaceExhausted`],
+    /// [`Detail::AlreadyMapped`] for mappings that overlap or are out of order, [`Detail::ExceedsAddressSpace`],
     /// [`Detail::Unaligned`], [`Detail::ForeignHandle`], [`Detail::PeerUnreachable`], [`Detail::CrossesReservation`],
     /// [`Detail::Suspended`], [`Detail::AddressTaken`] if the addresses behind the reservation are not free, or the driver's
     /// error. The region is then as before.
@@ -215,7 +215,7 @@ fn check_order<B: Backend>(operation: Operation, wanted: &[MappedMemory<B>]) -> 
         if end > ADDRESS_SPACE {
             return Err(Error::new(
                 operation,
-                Detail::AddressSpaceExhausted { size: end, limit: ADDRESS_SPACE },
+                Detail::ExceedsAddressSpace { size: end, limit: ADDRESS_SPACE },
             ));
         }
         if let Some((mapped_offset, mapped_length)) =

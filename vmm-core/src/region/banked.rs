@@ -53,7 +53,7 @@ impl<B: Backend> BankedRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::ZeroSize`], [`Detail::OutOfRange`] and [`Detail::AddressSpaceExhausted`] for a bank larger than the address
+    /// [`Detail::ZeroSize`], [`Detail::OutOfRange`] and [`Detail::ExceedsAddressSpace`] for a bank larger than the address
     /// range, [`Detail::ExceedsDevice`], [`Detail::OutOfMemory`], or the driver's error.
     pub fn add_bank(&mut self, size: Bytes) -> Result<BankId> {
         let operation = Operation::AddBank;

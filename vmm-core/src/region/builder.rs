@@ -214,7 +214,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     /// # Errors
     ///
     /// [`Detail::Unsupported`] for settings that a plain region cannot have.
-    /// [`Detail::ZeroSize`], [`Detail::BadAlignment`], [`Detail::Overflow`], [`Detail::AddressSpaceExhausted`],
+    /// [`Detail::ZeroSize`], [`Detail::BadAlignment`], [`Detail::Overflow`], [`Detail::ExceedsAddressSpace`],
     /// [`Detail::NoSuchDevice`]. [`Detail::Unaligned`] for a hint that is not a multiple of the alignment and the granularity.
     /// [`Detail::AddressTaken`] if [`Placement::Exact`] names addresses that are not free, and [`Detail::NotRestorable`] if
     /// [`Placement::Restorable`] finds no free place.

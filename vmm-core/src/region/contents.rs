@@ -49,7 +49,7 @@ impl<B: Backend> PhysicalMemory<B> {
         check_inside(operation, offset, Bytes(length as u64), self.size())?;
         let builder = Region::builder(self.backend()).memory(self.properties());
         let mut region = builder.reserve(self.size()).build()?;
-        region.map_with_access(Bytes::ZERO, self, self.device(), Access::ReadWrite)?;
+        region.map_with_access(Bytes::ZERO, std::slice::from_ref(self), self.device(), Access::ReadWrite)?;
         let done = work(&mut region);
         let wait = match done {
             // SAFETY: no device knows the addresses, and the copy has completed.

@@ -107,7 +107,7 @@ impl<B: Backend> Region<B> {
     /// # Errors
     ///
     /// [`Detail::OutgrewReservation`] if the region would exceed its reservation and the addresses behind it are taken;
-    /// [`Detail::Guarded`] if they are the region's own guard; [`Detail::OutOfMemory`]; [`Detail::AddressSpaceExhausted`]. The
+    /// [`Detail::Guarded`] if they are the region's own guard; [`Detail::OutOfMemory`]; [`Detail::ExceedsAddressSpace`]. The
     /// region is as before.
     pub fn grow_to(&mut self, size: Bytes) -> Result<Growth> {
         self.grow_to_on(self.growing.memory.device, size)
@@ -199,21 +199,11 @@ impl<B: Backend> Region<B> {
     /// memory with a larger granularity than the region's is mapped at an offset that is not a multiple of that granularity: then
     /// no aligned address suits it. The region is as before, at its old address.
     pub fn grow_or_move(&mut self, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
-        self.grow_or_move_on(self.growing.memory.device, size, done)
-    }
-
-    /// Grows as [`Region::grow_or_move`] does, with memory of another device.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Region::grow_to_on`] except [`Detail::OutgrewReservation`] and [`Detail::Guarded`]. The region is as before, at
-    /// its old address.
-    pub fn grow_or_move_on(&mut self, device: DeviceId, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
         if self.is_plain() {
-            return self.grow_plain(device, size, done);
+            return self.grow_plain(self.growing.memory.device, size, done);
         }
-        match self.grow_to_on(device, size) {
-            Err(error) if error.kind() == ErrorKind::AddressTaken => self.remap(device, size, done),
+        match self.grow_to(size) {
+            Err(error) if error.kind() == ErrorKind::AddressTaken => self.remap(size, done),
             other => other,
         }
     }
@@ -375,8 +365,8 @@ impl<B: Backend> Region<B> {
     }
 
     /// Moves to a larger range. The new range is complete before the old one is changed.
-    fn remap(&mut self, device: DeviceId, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
-        let operation = Operation::Grow;
+    fn remap(&mut self, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
+        let (operation, device) = (Operation::Grow, self.growing.memory.device);
         let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
         span!(Grow, address = %self.address(), to = target.0);
         let end = self.end();

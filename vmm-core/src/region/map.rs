@@ -20,12 +20,12 @@ impl<B: Backend> Region<B> {
     /// [`Detail::ForeignHandle`], [`Detail::Unaligned`], [`Detail::OutOfRange`], [`Detail::AlreadyMapped`],
     /// [`Detail::CrossesReservation`] if the piece would lie in two of the region's reservations.
     pub fn map(&mut self, offset: Bytes, memory: &PhysicalMemory<B>) -> Result<()> {
-        self.map_as(offset, memory, None)
+        self.map_as(offset, std::slice::from_ref(memory), None)
     }
 
-    /// Maps a piece of physical memory as [`Region::map`] does and sets the access of `device` to it.
+    /// Maps pieces of physical memory one behind the other, each as [`Region::map`] does, and sets the access of `device` to them.
     ///
-    /// If setting the access fails, the piece is unmapped again. CUDA: `cuMemMap` and `cuMemSetAccess`; HIP: `hipMemMap` and
+    /// After an error all pieces are unmapped again. CUDA: `cuMemMap` for each piece and `cuMemSetAccess` once; HIP: `hipMemMap` and
     /// `hipMemSetAccess`.
     ///
     /// # Errors
@@ -34,29 +34,37 @@ impl<B: Backend> Region<B> {
     pub fn map_with_access(
         &mut self,
         offset: Bytes,
-        memory: &PhysicalMemory<B>,
+        memory: &[PhysicalMemory<B>],
         device: DeviceId,
         access: Access,
     ) -> Result<()> {
         self.map_as(offset, memory, Some(Grant { device, access }))
     }
 
-    fn map_as(&mut self, offset: Bytes, memory: &PhysicalMemory<B>, grant: Option<Grant>) -> Result<()> {
+    fn map_as(&mut self, offset: Bytes, memory: &[PhysicalMemory<B>], grant: Option<Grant>) -> Result<()> {
         let operation = Operation::Map;
-        memory.check_belongs_to(operation, &self.backend)?;
-        let length = memory.size();
-        self.check_part(operation, offset, length)?;
-        let mut access = AccessMap::NONE;
-        if let Some(grant) = grant {
-            check_reach(&self.backend, operation, grant.device, &memory.properties())?;
-            access = access.with(grant.device, grant.access);
+        self.check_active(operation)?;
+        let mut pieces = Vec::with_capacity(memory.len());
+        let mut end = offset;
+        for piece in memory {
+            piece.check_belongs_to(operation, &self.backend)?;
+            let length = piece.size();
+            self.check_part(operation, end, length)?;
+            let mut access = AccessMap::NONE;
+            if let Some(grant) = grant {
+                check_reach(&self.backend, operation, grant.device, &piece.properties())?;
+                access = access.with(grant.device, grant.access);
+            }
+            pieces.push(PlacedMapping { offset: end, mapping: Mapping::new(piece.clone(), access) });
+            end += length;
         }
-        let piece = [PlacedMapping { offset, mapping: Mapping::new(memory.clone(), access) }];
-        check_addresses(operation, self.address(), &piece)?;
-        self.layout.table.check_free(operation, offset, length)?;
-        self.check_crosses_reservation(operation, offset, length)?;
-        span!(Map, address = %(self.address() + offset), bytes = length.0);
-        self.layout.place(&piece)
+        check_addresses(operation, self.address(), &pieces)?;
+        for piece in &pieces {
+            self.layout.table.check_free(operation, piece.offset, piece.mapping.length())?;
+            self.check_crosses_reservation(operation, piece.offset, piece.mapping.length())?;
+        }
+        span!(Map, address = %(self.address() + offset), bytes = (end - offset).0);
+        self.layout.place(&pieces)
     }
 
     /// Unmaps a part, which must consist of whole mappings without a hole.

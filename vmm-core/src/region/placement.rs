@@ -41,7 +41,7 @@ pub(crate) fn rounded(operation: Operation, size: Bytes, granularity: Granularit
     }
     match granularity.round_up(size) {
         Some(rounded) if rounded <= ADDRESS_SPACE => Ok(rounded),
-        _ => Err(Error::new(operation, Detail::AddressSpaceExhausted { size, limit: ADDRESS_SPACE })),
+        _ => Err(Error::new(operation, Detail::ExceedsAddressSpace { size, limit: ADDRESS_SPACE })),
     }
 }
 

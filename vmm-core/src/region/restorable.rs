@@ -77,7 +77,7 @@ fn chosen(
 ) -> Result<Address> {
     let first = window.base.0.next_multiple_of(step.0);
     let room = Bytes(window.end().0.saturating_sub(first));
-    let exhausted = || Error::new(operation, Detail::AddressSpaceExhausted { size, limit: room });
+    let exhausted = || Error::new(operation, Detail::ExceedsAddressSpace { size, limit: room });
     let last = room.0.checked_sub(size.0).ok_or_else(exhausted)?;
     let places = last / step.0 + 1;
     Ok(Address(first + random % places * step.0))
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn oversized_place_error_has_window_size() {
         let limit = |size, step| match place(size, step, 1).map_err(Error::into_detail) {
-            Err(Detail::AddressSpaceExhausted { limit, .. }) => limit,
+            Err(Detail::ExceedsAddressSpace { limit, .. }) => limit,
             other => panic!("{other:?}"),
         };
         assert_eq!(limit(ON_LINUX.size + UNIT, UNIT), ON_LINUX.size);

@@ -186,7 +186,7 @@ mod tests {
             total: Bytes::gib(1),
             source: source.clone(),
         };
-        let full = Detail::AddressSpaceExhausted { size: Bytes::mib(2), limit: Bytes::mib(1) };
+        let full = Detail::ExceedsAddressSpace { size: Bytes::mib(2), limit: Bytes::mib(1) };
         for undecided in [
             short,
             full,

@@ -100,7 +100,7 @@ fn refused_banks<B: TestKit>(subject: &Subject<B>) {
     refused!(region.add_bank(Bytes(0)), Detail::ZeroSize);
     refused!(region.add_bank_of(Vec::new()), Detail::ZeroSize);
     refused!(region.add_bank(more), Detail::OutOfRange { .. }, more, reserved);
-    refused!(region.add_bank(Bytes(u64::MAX)), Detail::AddressSpaceExhausted { .. });
+    refused!(region.add_bank(Bytes(u64::MAX)), Detail::ExceedsAddressSpace { .. });
     let memory = PhysicalMemory::create(&subject.backend, more, subject.properties()).unwrap();
     refused!(region.add_bank_of(vec![memory]), Detail::OutOfRange { .. }, more, reserved);
     assert_eq!((subject.free(), region.banks().count()), (free, 1));

@@ -55,7 +55,6 @@ cases! { "failures":
     /// If a move fails at any call, the region stays at its old address, and nothing is left at the new one.
     region_grow_or_move,
     /// If a move with another device's memory fails, the region stays at its old address.
-    region_grow_or_move_on,
     /// If a shrink fails at any call, the region keeps its end, also across holes and borders of reservations.
     region_shrink_to,
     /// If a write to physical memory fails, no mapping or reservation is left behind.
@@ -163,7 +162,6 @@ cases! { "failures":
     undoing_grow_or_move,
     /// If undoing a failed move with another device's memory fails too, the region stays usable at its old address, except for
     /// the memory that was lost there.
-    undoing_grow_or_move_on,
     /// If restoring the mappings of a failed shrink fails too, the error reports it, and only their range is poisoned.
     undoing_shrink_to,
     /// If restoring the mappings of a failed suspend fails too, the error reports it, and only their range is poisoned.
@@ -222,7 +220,6 @@ sweeps! {
     region_grow_with: single("Region::grow_with"),
     region_grow_to_on: single("Region::grow_to_on"),
     region_grow_or_move: single("Region::grow_or_move"),
-    region_grow_or_move_on: single("Region::grow_or_move_on"),
     region_shrink_to: single("Region::shrink_to"),
     physical_memory_write: single("PhysicalMemory::write"),
     physical_memory_read: single("PhysicalMemory::read"),
@@ -271,7 +268,6 @@ sweeps! {
     undoing_grow_to: double("Region::grow_to"),
     undoing_grow_to_on: double("Region::grow_to_on"),
     undoing_grow_or_move: double("Region::grow_or_move"),
-    undoing_grow_or_move_on: double("Region::grow_or_move_on"),
     undoing_shrink_to: double("Region::shrink_to"),
     undoing_device_vec_reserve: double("DeviceVec::reserve"),
     undoing_device_vec_push: double("DeviceVec::push"),

@@ -19,7 +19,6 @@ const CHANGING: &[&str] = &[
     "Region::shrink_to",
     "Region::grow_to",
     "Region::grow_or_move",
-    "Region::grow_or_move_on",
     "Region::swap",
     "Region::swap_all",
     "Region::move_to_device",

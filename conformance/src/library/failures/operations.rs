@@ -97,7 +97,7 @@ fn map<B: TestKit>() -> Vec<Row<B>> {
     vec![
         Row::new("Region::map_with_access", "", Start::FREE, |bench| {
             let (offset, memory, device) = (bench.at(4), bench.memory.clone(), bench.device);
-            bench.region().map_with_access(offset, &memory, device, Access::Read)
+            bench.region().map_with_access(offset, &[memory], device, Access::Read)
         }),
         Row::new("Region::map", "behind all others", Start::FREE, |bench| at(bench, 4)),
         Row::new("Region::map", "between others", Start::FREE, |bench| at(bench, 2)),
@@ -149,7 +149,6 @@ fn grow<B: TestKit>() -> Vec<Row<B>> {
     const OF: &str = "Region::grow_to";
     const ON: &str = "Region::grow_to_on";
     const MOVE: &str = "Region::grow_or_move";
-    const MOVE_ON: &str = "Region::grow_or_move_on";
     const SHRINK: &str = "Region::shrink_to";
     fn to<B: TestKit>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
         let size = bench.at(granule);
@@ -162,10 +161,6 @@ fn grow<B: TestKit>() -> Vec<Row<B>> {
     fn or_move<B: TestKit>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
         let size = bench.at(granule);
         bench.region().grow_or_move(size, IDLE).map(drop)
-    }
-    fn or_move_on_peer<B: TestKit>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
-        let (size, device) = (bench.at(granule), bench.peer);
-        bench.region().grow_or_move_on(device, size, IDLE).map(drop)
     }
     fn shrink<B: TestKit>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
         let size = bench.at(granule);
@@ -188,12 +183,9 @@ fn grow<B: TestKit>() -> Vec<Row<B>> {
         Row::new(MOVE, "within", Start::FREE, |bench| or_move(bench, 5)),
         Row::new(MOVE, "moved", Start::WALLED, |bench| or_move(bench, 6)).wish().moves(),
         Row::new(MOVE, "out of a guard", Start::GUARDED, |bench| or_move(bench, 6)).wish().moves(),
-        Row::new(MOVE_ON, "moved", Start::WALLED, |bench| or_move_on_peer(bench, 6)).wish().moves(),
-        Row::new(MOVE_ON, "moved, with another device's memory", Start::PEER_WALLED, |bench| {
-            or_move_on_peer(bench, 6)
-        })
-        .wish()
-        .moves(),
+        Row::new(MOVE, "moved, for two devices", Start::PEER_WALLED, |bench| or_move(bench, 6))
+            .wish()
+            .moves(),
         Row::new(SHRINK, "one mapping", Start::FREE, |bench| shrink(bench, 2)),
         Row::new(SHRINK, "past a hole", Start::FREE, |bench| shrink(bench, 1)),
         Row::new(SHRINK, "in a guarded region", Start::GUARDED, |bench| shrink(bench, 2)).poisons(),

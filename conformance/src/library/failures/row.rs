@@ -110,7 +110,6 @@ pub(super) const UNDONE: &[&str] = &[
     "Region::grow_to",
     "Region::grow_to_on",
     "Region::grow_or_move",
-    "Region::grow_or_move_on",
     "Region::shrink_to",
     "Region::swap",
     "Region::swap_all",

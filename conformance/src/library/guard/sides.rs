@@ -110,7 +110,7 @@ fn as_large_as_was_asked_for<B: TestKit>(subject: &Subject<B>) {
 
 fn larger_than_the_address_space<B: TestKit>(subject: &Subject<B>) {
     for guard in [Bytes(u64::MAX), Bytes((1 << 47) + 1), Bytes(1 << 46)] {
-        refused!(subject.region(1).guard(guard).build(), Detail::AddressSpaceExhausted { .. });
+        refused!(subject.region(1).guard(guard).build(), Detail::ExceedsAddressSpace { .. });
     }
     let beyond = Address(u64::MAX - subject.unit().0 + 1);
     refused!(subject.region(1).guarded().at(Placement::Exact(beyond)).build(), Detail::Overflow { .. });

@@ -32,19 +32,29 @@ cases! { "map":
 }
 
 fn with_access<B: TestKit>(subject: &Subject<B>) {
-    let mut region = subject.space(2).build().unwrap();
+    let mut region = subject.space(4).build().unwrap();
     let (memory, device, unit) = (subject.piece(1), subject.device, subject.granularity());
-    region.map_with_access(Bytes(0), &memory, device, RW).unwrap();
-    region.map_with_access(unit, &memory, device, Access::Read).unwrap();
+    let one = std::slice::from_ref(&memory);
+    region.map_with_access(Bytes(0), one, device, RW).unwrap();
+    region.map_with_access(unit, one, device, Access::Read).unwrap();
     assert_eq!([Bytes(0), unit].map(|offset| region.access(offset, device)), [RW, Access::Read]);
     subject.write(&mut region, Bytes(0), unit, 5);
     subject.check(&region, unit, unit, 5);
     refused!(region.write(unit, &[1]), Detail::NoAccess { .. });
     region.unmap(unit, unit, idle()).unwrap();
     let missing = DeviceId(1000);
-    refused!(region.map_with_access(unit, &memory, missing, RW), Detail::NoSuchDevice { .. });
-    refused!(region.map_with_access(Bytes(0), &memory, device, RW), Detail::AlreadyMapped { .. });
+    refused!(region.map_with_access(unit, one, missing, RW), Detail::NoSuchDevice { .. });
+    refused!(region.map_with_access(Bytes(0), one, device, RW), Detail::AlreadyMapped { .. });
     assert_eq!((region.mapped(), region.access(Bytes(0), device)), (unit, RW));
+    // Several pieces, and none of them if one has no place.
+    let two = [subject.piece(2), memory.clone()];
+    region.map_with_access(unit, &two, device, Access::Read).unwrap();
+    assert_eq!((region.mapped(), region.mappings().count()), (subject.granules(4), 3));
+    subject.check(&region, subject.granules(3), unit, 5);
+    region.unmap(unit, subject.granules(2), idle()).unwrap();
+    refused!(region.map_with_access(unit, &two, device, RW), Detail::AlreadyMapped { .. });
+    assert_eq!(region.mapped(), subject.granules(2));
+    region.map_with_access(unit, &[], device, RW).unwrap();
 }
 
 fn multiples_of_the_granularity<B: TestKit>(subject: &Subject<B>) {

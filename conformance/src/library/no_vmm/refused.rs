@@ -35,7 +35,7 @@ fn operations<B: TestKit>(subject: &Subject<B>) {
     let memory = region.mappings().next().unwrap().memory.clone();
     let store = BackingStore::pinned(&subject.backend, size).unwrap();
     is_refused(subject, region.map(Bytes(0), &memory));
-    is_refused(subject, region.map_with_access(size, &memory, subject.device, RW));
+    is_refused(subject, region.map_with_access(size, std::slice::from_ref(&memory), subject.device, RW));
     is_refused(subject, region.unmap(Bytes(0), size, idle()));
     is_refused(subject, region.set_access(Bytes(0), size, subject.device, Access::Read));
     is_refused(subject, region.swap(Bytes(0), &mut other, Bytes(0), size, idle()));

@@ -66,7 +66,7 @@ fn access_to_mixed_memory<B: TestKit>(subject: &Subject<B>) {
     let mut region = Region::builder(&backend).on(here).reserve(subject.granules(2)).build().unwrap();
     let [first, second] = pieces(subject, &backend, [here, there]);
     region.map(Bytes(0), &first).unwrap();
-    unreachable(region.map_with_access(granule, &second, here, RW), here, there);
+    unreachable(region.map_with_access(granule, std::slice::from_ref(&second), here, RW), here, there);
     region.map(granule, &second).unwrap();
     backend.fail_calls(&[Operation::SetAccess]);
     unreachable(region.set_access(Bytes(0), subject.granules(2), here, RW), here, there);
@@ -84,7 +84,6 @@ fn growth_with_unreachable_memory<B: TestKit>(subject: &Subject<B>) {
     region.grow_to(subject.granules(1)).unwrap();
     let live = backend.live();
     unreachable(region.grow_to_on(there, subject.granules(2)), here, there);
-    unreachable(region.grow_or_move_on(there, subject.granules(2), idle()), here, there);
     assert_eq!((backend.live(), region.end()), (live, subject.granules(1)));
     region.grow_to(subject.granules(2)).unwrap();
 }

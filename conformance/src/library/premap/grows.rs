@@ -99,8 +99,8 @@ fn sizes_that_cannot_be<B: TestKit>(subject: &Subject<B>) {
     settled(&region, &thread);
     let reserved = region.lock().unwrap().reserved();
     refused!(region.grow_to(Bytes(0)), Detail::ZeroSize);
-    refused!(region.grow_to(Bytes(u64::MAX)), Detail::AddressSpaceExhausted { .. });
-    refused!(region.grow_to(Bytes(1 << 50)), Detail::AddressSpaceExhausted { .. });
+    refused!(region.grow_to(Bytes(u64::MAX)), Detail::ExceedsAddressSpace { .. });
+    refused!(region.grow_to(Bytes(1 << 50)), Detail::ExceedsAddressSpace { .. });
     refused!(region.grow_to(reserved + Bytes(1)), Detail::Guarded { .. });
     refused!(region.shrink_to(Bytes(1), idle()), Detail::OutOfRange { .. });
     assert_eq!((region.end(), region.premapped()), (Bytes::ZERO, subject.granules(4)));

@@ -31,11 +31,11 @@ fn more_than_addresses<B: TestKit>(subject: &Subject<B>) {
     for size in [Bytes(u64::MAX), Bytes(u64::MAX - subject.unit().0), Bytes(1 << 48)] {
         refused!(
             Region::builder(&subject.backend).reserve(size).build(),
-            Detail::AddressSpaceExhausted { .. },
+            Detail::ExceedsAddressSpace { .. },
             size
         );
         let mut region = subject.region(1).build().unwrap();
-        refused!(region.grow_to(size), Detail::AddressSpaceExhausted { .. }, size);
+        refused!(region.grow_to(size), Detail::ExceedsAddressSpace { .. }, size);
     }
 }
 

@@ -203,10 +203,10 @@ fn restorable_and_aligned<B: TestKit>(subject: &Subject<B>) {
 
 fn restorable_beyond_the_window<B: TestKit>(subject: &Subject<B>) {
     let size = WINDOW.size + Bytes(1);
-    refused!(restorable(subject, size).build(), Detail::AddressSpaceExhausted { .. }, WINDOW.size);
+    refused!(restorable(subject, size).build(), Detail::ExceedsAddressSpace { .. }, WINDOW.size);
     let guard = Bytes::gib(12 << 10);
     let guarded = restorable(subject, Bytes(1)).guard(guard).build();
-    refused!(guarded, Detail::AddressSpaceExhausted { .. }, WINDOW.size);
+    refused!(guarded, Detail::ExceedsAddressSpace { .. }, WINDOW.size);
 }
 
 fn restorable_where_all_is_taken<B: TestKit>(subject: &Subject<B>) {

@@ -46,7 +46,9 @@ impl<B: TestKit> Run<'_, B> {
                 }
             }
             Step::Grow { size, device, may_move, .. } => {
-                let (size, device) = (self.size(range, size), self.device(device));
+                // A region that may move grows with memory of its own device, the first one.
+                let device = self.device(if may_move { 0 } else { device });
+                let size = self.size(range, size);
                 self.grow(number, region, range, size, device, may_move)?;
             }
             Step::Shrink { size, .. } => {
@@ -135,8 +137,8 @@ impl<B: TestKit> Run<'_, B> {
         let (id, end, reserved, before) =
             (self.devices[device], self.model.end(range), range.reserved(), region.address());
         let (call, came) = if may_move {
-            let came = region.grow_or_move_on(id, Bytes(size), WaitFor::all_devices());
-            (format!("grow_or_move_on(DeviceId({}), Bytes({size}), WaitFor::all_devices())", id.0), came)
+            let came = region.grow_or_move(Bytes(size), WaitFor::all_devices());
+            (format!("grow_or_move(Bytes({size}), WaitFor::all_devices())"), came)
         } else {
             (format!("grow_to_on(DeviceId({}), Bytes({size}))", id.0), region.grow_to_on(id, Bytes(size)))
         };

@@ -31,7 +31,7 @@ cases! { "suspend":
 /// A region of one granule of `prefix` and one granule of its own, with room for four.
 fn sequence<B: TestKit>(subject: &Subject<B>, prefix: &PhysicalMemory<B>, seed: u64) -> Region<B> {
     let mut region = subject.space(4).build().unwrap();
-    region.map_with_access(Bytes(0), prefix, subject.device, Access::Read).unwrap();
+    region.map_with_access(Bytes(0), std::slice::from_ref(prefix), subject.device, Access::Read).unwrap();
     region.grow_with(&[subject.piece(1)]).unwrap();
     subject.write(&mut region, subject.granularity(), subject.granularity(), seed);
     region

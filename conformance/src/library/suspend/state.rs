@@ -70,7 +70,6 @@ fn everything_else_is_refused<B: TestKit>(subject: &Subject<B>) {
         region.grow_to(Bytes(1)),
         region.grow_to_on(device, Bytes(1)),
         region.grow_or_move(subject.granules(100), idle()),
-        region.grow_or_move_on(device, Bytes(1), idle()),
         region.shrink_to(Bytes(0), idle()),
         region.shrink_to(one, idle()),
         region.read(Bytes(0), &mut [0]),

@@ -140,7 +140,7 @@ fn counts_that_do_not_fit<B: TestKit>(subject: &Subject<B>) {
     }
     numbers.push(1).unwrap();
     refused!(numbers.reserve(usize::MAX), Detail::TooManyElements { .. });
-    refused!(numbers.reserve(1 << 58), Detail::AddressSpaceExhausted { .. } | Detail::ExceedsDevice { .. });
+    refused!(numbers.reserve(1 << 58), Detail::ExceedsAddressSpace { .. } | Detail::ExceedsDevice { .. });
     assert_eq!(numbers.to_vec().unwrap(), [1]);
 }
 

@@ -203,7 +203,7 @@ fn too_many_addresses_have_their_size(rig: &mut Rig) {
     let alignment = Alignment::new(alignment).expect("a power of two");
     // SAFETY: a multiple of the granularity; nothing is reserved.
     let error = unsafe { rig.backend.reserve(huge, alignment, None) }.expect_err("more than there are");
-    let Detail::AddressSpaceExhausted { size, limit } = error.detail() else { panic!("{error}") };
+    let Detail::ExceedsAddressSpace { size, limit } = error.detail() else { panic!("{error}") };
     assert_eq!((*size, *limit), (huge, Alignment::MAX));
 }
 

@@ -10,7 +10,7 @@ impl Detail {
             | Self::ExceedsDevice { .. }
             | Self::BudgetExhausted { .. }
             | Self::BackingStoreFull { .. } => ErrorKind::OutOfMemory,
-            Self::AddressSpaceExhausted { .. } | Self::OutOfAddresses { .. } => ErrorKind::OutOfAddressSpace,
+            Self::ExceedsAddressSpace { .. } | Self::OutOfAddresses { .. } => ErrorKind::OutOfAddressSpace,
             Self::ZeroSize
             | Self::BadAlignment { .. }
             | Self::Overflow { .. }
@@ -100,7 +100,7 @@ mod tests {
                 &["20 MiB", "limit of 10 MiB"],
             ),
             (
-                Detail::AddressSpaceExhausted { size: A, limit: B },
+                Detail::ExceedsAddressSpace { size: A, limit: B },
                 ErrorKind::OutOfAddressSpace,
                 &["6 MiB", "(14 MiB)"],
             ),

@@ -64,7 +64,7 @@ pub enum Detail {
     },
     /// A reservation larger than the address space.
     #[error("{size} of addresses exceed the address space of a process ({limit})")]
-    AddressSpaceExhausted {
+    ExceedsAddressSpace {
         /// The requested size.
         size: Bytes,
         /// The largest possible size.

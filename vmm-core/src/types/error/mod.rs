@@ -259,7 +259,7 @@ mod tests {
         assert_eq!((changed.operation(), changed.kind()), (Operation::Grow, ErrorKind::InvalidArgument));
         assert!(changed.extension::<Gone>().is_none());
         // Addresses are not memory: to free some does not help.
-        let full = Detail::AddressSpaceExhausted { size: Bytes(2), limit: Bytes(1) };
+        let full = Detail::ExceedsAddressSpace { size: Bytes(2), limit: Bytes(1) };
         assert!(!Error::new(Operation::Reserve, full).is_out_of_memory());
     }
 }
