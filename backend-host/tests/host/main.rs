@@ -9,6 +9,7 @@ mod borrowed;
 mod captures;
 mod child;
 mod coarse;
+mod common;
 mod contract;
 mod copies;
 mod faults;

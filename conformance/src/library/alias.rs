@@ -23,6 +23,11 @@ cases! { "alias":
     one_granule_64_times,
     /// A mapping of another region's memory keeps its bytes and its access, whatever that region does next.
     the_first_region_moves_on,
+    /// A region forked from another one shares the bytes of its beginning without a copy, and neither may write them; a part that is
+    /// made private has a copy, which the other region does not see.
+    forked_and_made_private,
+    /// A fork of half a mapping, over other mappings, or beyond the other region is refused, and changes nothing.
+    refused_forks,
     /// An allocation mapped between two mappings of another has its own bytes.
     with_another_piece_between,
 }
@@ -168,4 +173,58 @@ fn with_another_piece_between<B: TestKit>(subject: &Subject<B>) {
     subject.write(&mut region, Bytes(0), granule, 2);
     subject.check(&region, granule, granule, 1);
     subject.check(&region, granule + granule, granule, 2);
+}
+
+fn forked_and_made_private<B: TestKit>(subject: &Subject<B>) {
+    let (one, device) = (subject.granularity(), subject.device);
+    let mut first = subject.space(4).on(device).build().unwrap();
+    for end in 1..=3 {
+        first.grow_to(subject.granules(end)).unwrap();
+    }
+    subject.write(&mut first, Bytes(0), subject.granules(3), 1);
+    let free = subject.free_here();
+    let mut second = subject.space(4).build().unwrap();
+    first.fork(one + one, &mut second).unwrap();
+    assert_eq!((second.end(), subject.free_here()), (one + one, free));
+    for region in [&mut first, &mut second] {
+        assert_eq!(region.access(one, device), Access::Read);
+        subject.check(region, Bytes(0), one + one, 1);
+        refused!(region.write(one, &[1]), Detail::NoAccess { .. });
+    }
+    assert_eq!(first.access(one + one, device), RW, "behind the fork");
+    // One piece comes from the list.
+    let mut list = vec![subject.piece(2), subject.piece(1)];
+    let copied = second.make_private(one, one, &mut list, idle()).unwrap();
+    assert_eq!((copied, list.len(), second.access(one, device)), (one, 1, RW));
+    subject.write(&mut second, one, one, 2);
+    subject.check(&first, Bytes(0), one + one, 1);
+    let memory = |region: &Region<B>, at| region.mapping_at(at).unwrap().memory.id();
+    assert!(memory(&first, Bytes(0)) == memory(&second, Bytes(0)));
+    assert!(memory(&first, one) != memory(&second, one));
+    // The first region holds the piece alone now.
+    let free = subject.free_here();
+    assert_eq!(first.make_private(one, one + one, &mut list, idle()).unwrap(), Bytes(0));
+    subject.write(&mut first, one, one + one, 3);
+    assert_eq!(first.make_private(Bytes(0), one, &mut Vec::new(), idle()).unwrap(), one);
+    assert_eq!(subject.free_here(), free - one);
+    subject.write(&mut first, Bytes(0), one, 4);
+    subject.check(&second, Bytes(0), one, 1);
+    subject.check(&second, one, one, 2);
+}
+
+fn refused_forks<B: TestKit>(subject: &Subject<B>) {
+    let (one, device) = (subject.granularity(), subject.device);
+    let mut first = subject.space(4).on(device).build().unwrap();
+    first.grow_to(one + one).unwrap();
+    let mut small = subject.space(1).build().unwrap();
+    let mut taken = subject.space(4).build().unwrap();
+    subject.open(&mut taken, one, &subject.piece(1));
+    refused!(first.fork(one, &mut taken), Detail::PartialMapping { .. });
+    refused!(first.fork(one + one + one, &mut taken), Detail::NotMapped { .. });
+    refused!(first.fork(one + one, &mut taken), Detail::AlreadyMapped { .. });
+    if small.reserved() == one {
+        refused!(first.fork(one + one, &mut small), Detail::OutOfRange { .. });
+    }
+    refused!(first.make_private(one, one, &mut Vec::new(), idle()), Detail::PartialMapping { .. });
+    assert_eq!((first.access(Bytes(0), device), taken.mapped(), small.mapped()), (RW, one, Bytes(0)));
 }

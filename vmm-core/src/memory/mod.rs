@@ -2,6 +2,7 @@
 
 mod backing;
 mod chunks;
+mod common;
 mod direct_file;
 pub mod files;
 mod free_handles;
@@ -17,6 +18,7 @@ mod threads;
 pub(crate) use backing::SavedContents;
 pub use backing::{BackingKind, BackingStore};
 pub(crate) use chunks::Batch;
+pub(crate) use common::CommonMemory;
 pub use page_list::{PageList, PageListStats};
 pub use physical::{MemoryId, PhysicalMemory, create_now, free_deferred, rounded_size};
 pub use poison::POISON;

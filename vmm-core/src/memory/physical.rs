@@ -4,11 +4,11 @@
 use crate::driver::{Backend, Handle, check_same, check_virtual_memory};
 use crate::memory::free_handles::FreeHandles;
 use crate::memory::plain::Plain;
-use crate::memory::poison;
+use crate::memory::{CommonMemory, poison};
 use crate::trace::span;
 use crate::types::{
-    Address, Alignment, Bytes, Detail, DeviceId, Error, FabricHandle, Granularity, Operation, Properties,
-    Result,
+    Address, Alignment, Bytes, Detail, DeviceId, Error, FabricHandle, Granularity, Lock, Operation,
+    Properties, Result,
 };
 use std::hash::{Hash, Hasher};
 use std::mem::ManuallyDrop;
@@ -68,6 +68,8 @@ struct Owned<B: Backend> {
     leaves: Leaves,
     /// The list to which the memory returns; it may be gone, and most memory has none.
     list: Weak<FreeHandles<B::Handle>>,
+    /// The suspended regions that have the memory in common with others, if there are any.
+    common: Lock<Weak<CommonMemory<B>>>,
 }
 
 /// What the driver knows the memory by.
@@ -127,7 +129,8 @@ impl<B: Backend> PhysicalMemory<B> {
         let plain = or_again(backend, || Plain::allocate(backend, properties.device, size, alignment))?;
         let (address, leaves, list) = (plain.address(), Leaves::default(), Weak::new());
         let (source, backend) = (ManuallyDrop::new(Source::Plain(plain)), backend.clone());
-        let owned = Owned { source, size, properties, granularity, backend, leaves, list };
+        let owned =
+            Owned { source, size, properties, granularity, backend, leaves, list, common: Lock::default() };
         Ok((Self::new(owned), address))
     }
 
@@ -226,7 +229,16 @@ impl<B: Backend> PhysicalMemory<B> {
         let (size, properties) = (handle.size(), handle.properties());
         let (source, backend) = (ManuallyDrop::new(Source::Handle(handle)), backend.clone());
         let leaves = Leaves { imported, ..Leaves::default() };
-        Self::new(Owned { source, size, properties, granularity, backend, leaves, list })
+        Self::new(Owned {
+            source,
+            size,
+            properties,
+            granularity,
+            backend,
+            leaves,
+            list,
+            common: Lock::default(),
+        })
     }
 
     fn new(owned: Owned<B>) -> Self {
@@ -359,9 +371,15 @@ impl<B: Backend> PhysicalMemory<B> {
         self.0.leaves.poisoned.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the number of clones. Each mapping holds one.
-    pub(crate) fn holders(&self) -> usize {
+    /// Returns the number of holders: clones of this value, itself included, and mappings. All suspended regions that have the memory
+    /// in common count as one. Another thread can change the number at any time.
+    #[must_use]
+    pub fn holders(&self) -> usize {
         Arc::strong_count(&self.0)
+    }
+
+    pub(super) fn common(&self) -> &Lock<Weak<CommonMemory<B>>> {
+        &self.0.common
     }
 
     /// Checks that `backend` created the memory, so that it can map it.

@@ -3,6 +3,7 @@
 mod arrange;
 mod banked;
 mod builder;
+mod common;
 mod contents;
 mod copy;
 mod data;
@@ -12,6 +13,7 @@ pub mod dlpack;
 #[cfg(unix)]
 mod dma_buf;
 mod evict;
+mod fork;
 mod grow;
 mod guard;
 mod index;

@@ -18,20 +18,20 @@ const GROUP: Bytes = Bytes::mib(64);
 /// The result of suspending a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Suspended {
-    /// The size of the memory that the region has released: each piece once, however often it was mapped.
+    /// The size of the memory that the region lacks now: each piece once, however often it was mapped.
     pub memory: Bytes,
     /// The size of the contents that the store holds: all of them or none.
     pub kept: Bytes,
-    /// The size of the memory that stayed because it has other holders: zero except after [`Region::suspend_into`].
+    /// The size of the memory that stayed because others use it: zero except after [`Region::suspend_into`].
     pub shared: Bytes,
-    /// True if the region was suspended already and the call did nothing.
+    /// True if the region was suspended already. The call then saved shared memory at most.
     pub already: bool,
 }
 
 impl Suspended {
     fn of<B: Backend>(suspension: &Suspension<B>, already: bool) -> Self {
-        let shared = suspension.before.shared.iter().map(PhysicalMemory::size).sum();
-        Self { memory: suspension.memory(), kept: suspension.contents(), shared, already }
+        let (memory, kept) = (suspension.memory(), suspension.contents());
+        Self { memory, kept, shared: suspension.shared(false), already }
     }
 }
 
@@ -53,7 +53,7 @@ pub enum RegionState {
     Active,
     /// The region has only its addresses until [`Region::resume`].
     Suspended {
-        /// The size of the memory that the region has released.
+        /// The size of the memory that the region lacks: what [`resume_from`](Region::resume_from) takes or creates.
         memory: Bytes,
         /// The kind of the store that holds its contents.
         store: BackingKind,
@@ -91,13 +91,17 @@ impl<B: Backend> Region<B> {
     /// [`resume_from`](Region::resume_from) of any region can use next. The pieces keep their bytes, also the pieces of a
     /// [guarded](crate::RegionBuilder::guarded) region.
     ///
-    /// Memory with other holders (another region, a clone, another process) stays as it is: its contents are not saved, the
-    /// suspended region keeps it alive, and the resume maps the same memory again. [`Suspended::shared`] is its size.
+    /// Memory that others use (another region, a clone, another process) stays as it is: its contents are not saved, the suspended
+    /// region keeps it alive, and the resume maps the same memory again. [`Suspended::shared`] is its size. Once suspended regions
+    /// alone hold such a piece, it is saved as well and goes to the list: when the last of the regions that use it is suspended by
+    /// this call, or when this call is made again for a suspended region after the others have let go of it. The first region that
+    /// resumes restores it for all. [`BackingStore::nothing`] saves no shared memory.
     ///
     /// # Errors
     ///
     /// Those of [`Region::suspend`] except [`Detail::StillReferenced`]. After [`Detail::AddressesLost`] the memory is in the
-    /// list; after any other error the list is unchanged.
+    /// list; after any other error the list is unchanged. If only shared memory cannot be saved, the region is suspended and the
+    /// memory stays: a second call returns the error.
     pub fn suspend_into(
         &mut self,
         store: &BackingStore<B>,
@@ -117,6 +121,9 @@ impl<B: Backend> Region<B> {
     ) -> Result<Suspended> {
         let operation = Operation::Suspend;
         if let Some(suspended) = &self.suspended {
+            if let Some(list) = list {
+                suspended.save_unused(&self.backend, store, list)?;
+            }
             return Ok(Suspended::of(suspended, true));
         }
         self.check_usable(operation)?;
@@ -130,16 +137,21 @@ impl<B: Backend> Region<B> {
             Ok(emptied) => emptied,
             Err(error) => return announced.end(&self.layout, Err(error)),
         };
+        let suspension = Suspension { before, kept };
         if let Some(list) = list {
             let is_own = |piece: &PlacedMapping<B>| {
-                missing.binary_search_by_key(&piece.offset, |one| one.home).is_ok()
+                let homes = &suspension.before.missing;
+                homes.binary_search_by_key(&piece.offset, |one| one.home).is_ok()
             };
-            list.extend(gone.into_iter().filter(is_own).map(|piece| piece.mapping.memory));
+            let (own, shared): (Vec<_>, Vec<_>) = gone.into_iter().partition(is_own);
+            list.extend(own.into_iter().map(|piece| piece.mapping.memory));
+            drop(shared);
+            // The region is suspended; what cannot be saved stays, and a second call tells why.
+            let _ = suspension.save_unused(&self.backend, store, list);
         } else {
             // The memory returns to its device when its last mapping and its last clone are dropped.
             drop(gone);
         }
-        let suspension = Suspension { before, kept };
         let did = Suspended::of(&suspension, false);
         self.suspended = Some(Box::new(suspension));
         // Also if addresses were lost: the memory is gone.
@@ -177,7 +189,8 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::resume`]. The pieces are then in the list again, except those that could not be unmapped.
+    /// Those of [`Region::resume`]. The pieces are then in the list again, except those that could not be unmapped, and shared memory
+    /// whose contents were restored: [`suspend_into`](Region::suspend_into) saves that again.
     pub fn resume_from(&mut self, list: &mut Vec<PhysicalMemory<B>>) -> Result<Resumed> {
         let operation = Operation::Resume;
         let Some(suspended) = &self.suspended else {
@@ -197,9 +210,17 @@ impl<B: Backend> Region<B> {
             return Ok(Resumed { memory: Bytes::ZERO, contents: Bytes::ZERO, already: true });
         };
         self.layout.regain()?;
-        let obtained = suspended.obtain(&self.backend, list)?;
-        let mut pieces = suspended.pieces(&obtained);
+        let mut obtained = suspended.obtain(&self.backend, list)?;
         let did = Resumed { memory: suspended.memory(), contents: suspended.contents(), already: false };
+        let shared = match suspended.shared_memory(&self.backend, &mut obtained) {
+            Ok(shared) => shared,
+            Err(error) => {
+                list.extend(obtained.taken());
+                return Err(error);
+            }
+        };
+        let mut pieces = suspended.pieces(&obtained, &shared);
+        drop(shared);
         let (placed, filled) = fill(&mut self.layout, &self.backend, suspended, &mut pieces);
         if let Err(error) = filled {
             let error = self.layout.take_away(error, &pieces[..placed]);

@@ -3,9 +3,11 @@
 use super::sharing::{holder, still_referenced};
 use super::table::{Mapping, PlacedMapping, Table};
 use crate::driver::Backend;
-use crate::memory::{MemoryId, PhysicalMemory, SavedContents};
+use crate::memory::{CommonMemory, MemoryId, PhysicalMemory, SavedContents};
 use crate::types::{Access, AccessMap, Bytes, OffsetRange, Operation, Properties, Result};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 /// The data that a suspended region needs to resume.
 #[derive(Debug)]
@@ -20,7 +22,7 @@ pub(super) struct Survey<B: Backend> {
     /// Memory that only the region held, in order of the homes.
     pub(super) missing: Vec<Missing>,
     /// Memory with other holders, which the resume maps again.
-    pub(super) shared: Vec<PhysicalMemory<B>>,
+    pub(super) shared: Vec<Arc<CommonMemory<B>>>,
     mappings: Vec<SavedMapping>,
 }
 
@@ -63,6 +65,8 @@ pub(super) struct Obtained<B: Backend> {
     taken: Vec<Option<PhysicalMemory<B>>>,
     /// New memory for the other missing pieces, in their order.
     created: Vec<PhysicalMemory<B>>,
+    /// Memory for the shared pieces that were saved.
+    pub(super) for_shared: Vec<PhysicalMemory<B>>,
 }
 
 impl<B: Backend> Obtained<B> {
@@ -72,27 +76,34 @@ impl<B: Backend> Obtained<B> {
         self.taken.iter().filter_map(move |taken| taken.as_ref().or_else(|| created.next()))
     }
 
-    /// The pieces of the caller.
+    /// The pieces of the caller, and those that no shared piece has taken.
     pub(super) fn taken(self) -> impl Iterator<Item = PhysicalMemory<B>> {
-        self.taken.into_iter().flatten()
+        self.taken.into_iter().flatten().chain(self.for_shared)
     }
 }
 
 impl<B: Backend> Suspension<B> {
-    /// The size of the memory that the region has released.
+    /// The size of the memory that the region lacks.
     pub(super) fn memory(&self) -> Bytes {
-        total(&self.before.missing)
+        total(&self.before.missing) + self.shared(true)
     }
 
     /// The size of the saved contents.
     pub(super) fn contents(&self) -> Bytes {
-        if self.kept.is_nothing() { Bytes::ZERO } else { self.memory() }
+        let own = if self.kept.is_nothing() { Bytes::ZERO } else { total(&self.before.missing) };
+        own + self.shared(true)
+    }
+
+    /// The size of the shared memory that was saved, or that is there.
+    pub(super) fn shared(&self, is_saved: bool) -> Bytes {
+        let pieces = self.before.shared.iter().filter(|piece| piece.is_saved() == is_saved);
+        pieces.map(|piece| piece.size()).sum()
     }
 
     /// The ranges that the resume maps.
     pub(super) fn parts(&self) -> Vec<OffsetRange> {
         let sizes = self.before.missing.iter().map(|one| one.size);
-        let sizes: Vec<Bytes> = sizes.chain(self.before.shared.iter().map(PhysicalMemory::size)).collect();
+        let sizes: Vec<Bytes> = sizes.chain(self.before.shared.iter().map(|piece| piece.size())).collect();
         let part = |one: &SavedMapping| OffsetRange { offset: one.offset, length: sizes[one.memory] };
         OffsetRange::joined(self.before.mappings.iter().map(part))
     }
@@ -100,31 +111,37 @@ impl<B: Backend> Suspension<B> {
     /// Takes fitting pieces without other holders out of `list` and creates the rest. Maps nothing. After an error the list has
     /// all its pieces again.
     pub(super) fn obtain(&self, backend: &B, list: &mut Vec<PhysicalMemory<B>>) -> Result<Obtained<B>> {
-        let fits = |one: &Missing, memory: &PhysicalMemory<B>| {
-            memory.size() == one.size
-                && memory.properties() == one.properties
-                && memory.check_belongs_to(Operation::Resume, backend).is_ok()
-                && holder(Operation::Resume, memory, 1).is_none()
-        };
-        let take = |one: &Missing| {
-            let at = list.iter().rposition(|memory| fits(one, memory))?;
-            Some(list.swap_remove(at))
-        };
-        let taken: Vec<Option<PhysicalMemory<B>>> = self.before.missing.iter().map(take).collect();
-        let rest = self.before.missing.iter().zip(&taken).filter(|(_, taken)| taken.is_none());
-        let created = rest.map(|(one, _)| PhysicalMemory::create(backend, one.size, one.properties));
+        let mut take = |size, properties| take_from(list, backend, size, properties);
+        let missing = self.before.missing.iter().map(|one| (one.size, one.properties));
+        let taken: Vec<_> = missing.clone().map(|(size, properties)| take(size, properties)).collect();
+        let saved = self.before.shared.iter().filter(|piece| piece.is_saved());
+        let saved: Vec<_> = saved.map(|piece| (piece.size(), piece.properties())).collect();
+        let for_shared: Vec<_> = saved.iter().map(|(size, properties)| take(*size, *properties)).collect();
+        let lacking = missing.clone().zip(&taken).chain(saved.iter().copied().zip(&for_shared));
+        let lacking = lacking.filter(|(_, taken)| taken.is_none());
+        let created =
+            lacking.map(|((size, properties), _)| PhysicalMemory::create(backend, size, properties));
         match created.collect::<Result<Vec<_>>>() {
-            Ok(created) => Ok(Obtained { taken, created }),
+            Ok(mut created) => {
+                let own = taken.iter().filter(|taken| taken.is_none()).count();
+                let rest = created.split_off(own);
+                let for_shared = for_shared.into_iter().flatten().chain(rest).collect();
+                Ok(Obtained { taken, created, for_shared })
+            }
             Err(error) => {
-                list.extend(taken.into_iter().flatten());
+                list.extend(taken.into_iter().chain(for_shared).flatten());
                 Err(error)
             }
         }
     }
 
     /// The mappings before the suspend.
-    pub(super) fn pieces(&self, obtained: &Obtained<B>) -> Vec<PlacedMapping<B>> {
-        let memory: Vec<&PhysicalMemory<B>> = obtained.in_order().chain(&self.before.shared).collect();
+    pub(super) fn pieces(
+        &self,
+        obtained: &Obtained<B>,
+        shared: &[PhysicalMemory<B>],
+    ) -> Vec<PlacedMapping<B>> {
+        let memory: Vec<&PhysicalMemory<B>> = obtained.in_order().chain(shared).collect();
         let piece = |one: &SavedMapping| PlacedMapping {
             offset: one.offset,
             mapping: Mapping::new(memory[one.memory].clone(), one.access),
@@ -148,6 +165,22 @@ impl<B: Backend> Suspension<B> {
     }
 }
 
+/// Takes a piece that nothing else holds out of a list, if one has this size and these properties.
+pub(super) fn take_from<B: Backend>(
+    list: &mut Vec<PhysicalMemory<B>>,
+    backend: &B,
+    size: Bytes,
+    properties: Properties,
+) -> Option<PhysicalMemory<B>> {
+    let fits = |memory: &PhysicalMemory<B>| {
+        memory.size() == size
+            && memory.properties() == properties
+            && memory.check_belongs_to(Operation::Resume, backend).is_ok()
+            && holder(Operation::Resume, memory, 1).is_none()
+    };
+    Some(list.swap_remove(list.iter().rposition(fits)?))
+}
+
 pub(super) fn total(missing: &[Missing]) -> Bytes {
     missing.iter().map(|one| one.size).sum()
 }
@@ -156,16 +189,16 @@ impl<B: Backend> Table<B> {
     /// Records the mappings, in order of their offsets, and the memory behind them. Refuses memory with other holders, unless
     /// that may stay.
     pub(super) fn survey(&self, operation: Operation, shared_may_stay: bool) -> Result<Survey<B>> {
-        let mut shared: Vec<PhysicalMemory<B>> = Vec::new();
+        let mut shared: Vec<Arc<CommonMemory<B>>> = Vec::new();
         let mut places: HashMap<MemoryId<B>, usize> = HashMap::new();
         for (offset, mapping, holder) in self.shared(operation, |_| true) {
             if !shared_may_stay {
                 return Err(still_referenced(operation, offset, mapping, holder));
             }
-            places.entry(mapping.memory.id()).or_insert_with(|| {
-                shared.push(mapping.memory.clone());
-                shared.len() - 1
-            });
+            if let Entry::Vacant(place) = places.entry(mapping.memory.id()) {
+                place.insert(shared.len());
+                shared.push(CommonMemory::of(operation, &mapping.memory)?);
+            }
         }
         let mut pieces: HashMap<MemoryId<B>, Missing> = HashMap::new();
         let own = |(_, mapping): &(Bytes, &Mapping<B>)| !places.contains_key(&mapping.memory.id());

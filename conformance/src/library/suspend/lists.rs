@@ -4,7 +4,7 @@ use super::{MEMORY, check_varied, keeping, pinned, varied};
 use crate::case::cases;
 use crate::library::tools::{has, idle, write};
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::{Access, BackingStore, Bytes, PhysicalMemory, Region};
+use gpu_vmm_core::{Access, BackingStore, Bytes, Detail, PhysicalMemory, Region, RegionState};
 use gpu_vmm_testkit::TestKit;
 use std::slice;
 
@@ -20,6 +20,13 @@ cases! { "suspend":
     /// Memory that another region also maps stays allocated, is not saved, and is mapped again with the bytes written
     /// meanwhile.
     shared_memory_stays,
+    /// Memory that several regions share is saved once, when the last of them is suspended; the first that resumes restores it,
+    /// and the others map the same memory.
+    shared_memory_leaves_with_the_last,
+    /// A second suspension saves shared memory that its other holders have let go of.
+    shared_memory_leaves_the_second_time,
+    /// Shared memory stays if the store keeps nothing or has no room; a second suspension returns the error.
+    shared_memory_without_room_stays,
     /// Memory that the caller has cloned or exported stays allocated too.
     held_memory_stays,
     /// A resume without enough memory leaves the list with the same memory, and the region suspended.
@@ -35,6 +42,99 @@ fn sequence<B: TestKit>(subject: &Subject<B>, prefix: &PhysicalMemory<B>, seed: 
     region.grow_with(&[subject.piece(1)]).unwrap();
     subject.write(&mut region, subject.granularity(), subject.granularity(), seed);
     region
+}
+
+/// The prefix with its pattern, which three sequences begin with.
+fn three<B: TestKit>(subject: &Subject<B>) -> [Region<B>; 3] {
+    let prefix = subject.piece(1);
+    let mut written = subject.space(1).build().unwrap();
+    written.map_with_access(Bytes(0), slice::from_ref(&prefix), subject.device, Access::ReadWrite).unwrap();
+    subject.write(&mut written, Bytes(0), subject.granularity(), 7);
+    [1, 2, 3].map(|seed| sequence(subject, &prefix, seed))
+}
+
+fn check_sequence<B: TestKit>(subject: &Subject<B>, region: &Region<B>, seed: u64) {
+    let granule = subject.granularity();
+    subject.check(region, Bytes(0), granule, 7);
+    subject.check(region, granule, granule, seed);
+    assert_eq!(
+        [Bytes(0), granule].map(|at| region.access(at, subject.device)),
+        [Access::Read, Access::ReadWrite]
+    );
+}
+
+fn shared_memory_leaves_with_the_last<B: TestKit>(subject: &Subject<B>) {
+    let one = subject.granularity();
+    for store in keeping(subject, 4) {
+        let mut free = Vec::new();
+        let [mut a, mut b, mut c] = three(subject);
+        for region in [&mut a, &mut b] {
+            let did = region.suspend_into(&store, idle(), &mut free).unwrap();
+            assert_eq!((did.memory, did.kept, did.shared), (one, one, one));
+        }
+        let did = c.suspend_into(&store, idle(), &mut free).unwrap();
+        assert_eq!((did.memory, did.kept, did.shared), (one + one, one + one, Bytes(0)));
+        let lacks = |region: &Region<B>| match region.state() {
+            RegionState::Suspended { memory, .. } => memory,
+            RegionState::Active => Bytes(0),
+        };
+        assert_eq!([&a, &b, &c].map(lacks), [one + one; 3]);
+        assert_eq!(free.len(), 4, "{:?}", store.kind());
+        let pieces = free.len();
+        let did = b.resume_from(&mut free).unwrap();
+        assert_eq!((did.memory, did.contents, free.len()), (one + one, one + one, pieces - 2));
+        check_sequence(subject, &b, 2);
+        assert_eq!([&a, &b, &c].map(lacks), [one, Bytes(0), one]);
+        // Once more, in another order, while one of them stays suspended.
+        let did = b.suspend_into(&store, idle(), &mut free).unwrap();
+        assert_eq!((did.memory, did.shared), (one + one, Bytes(0)));
+        drop(b);
+        for (region, seed) in [(&mut c, 3), (&mut a, 1)] {
+            region.resume_from(&mut free).unwrap();
+            check_sequence(subject, region, seed);
+        }
+        let prefixes = [&a, &c].map(|region| region.mapping_at(Bytes(0)).unwrap().memory.id());
+        assert!(prefixes[0] == prefixes[1], "{:?}: each has its own copy", store.kind());
+        assert_eq!(a.mapping_at(Bytes(0)).unwrap().memory.holders(), 2);
+    }
+}
+
+fn shared_memory_leaves_the_second_time<B: TestKit>(subject: &Subject<B>) {
+    let (one, store) = (subject.granularity(), pinned(subject, 2));
+    let [mut a, b, c] = three(subject);
+    let mut free = Vec::new();
+    a.suspend_into(&store, idle(), &mut free).unwrap();
+    drop((b, c));
+    let did = a.suspend_into(&store, idle(), &mut free).unwrap();
+    assert_eq!((did.memory, did.kept, did.shared, did.already), (one + one, one + one, Bytes(0), true));
+    assert_eq!(free.len(), 2);
+    let again = a.suspend_into(&store, idle(), &mut free).unwrap();
+    assert_eq!((again, free.len()), (did, 2));
+    a.resume_from(&mut free).unwrap();
+    assert!(free.is_empty());
+    check_sequence(subject, &a, 1);
+}
+
+fn shared_memory_without_room_stays<B: TestKit>(subject: &Subject<B>) {
+    let (one, store) = (subject.granularity(), pinned(subject, 3));
+    let [mut a, mut b, mut c] = three(subject);
+    let mut free = Vec::new();
+    for region in [&mut a, &mut b, &mut c] {
+        region.suspend_into(&store, idle(), &mut free).unwrap();
+    }
+    let nothing = BackingStore::nothing();
+    assert_eq!(c.suspend_into(&nothing, idle(), &mut free).unwrap().shared, one, "nothing would keep it");
+    let full = c.suspend_into(&store, idle(), &mut free).unwrap_err();
+    assert!(matches!(full.detail(), Detail::BackingStoreFull { .. }), "{full}");
+    assert_eq!(free.len(), 3);
+    // The room of a region that resumes, or another store, will do.
+    b.resume_from(&mut free).unwrap();
+    drop(b);
+    assert_eq!(c.suspend_into(&store, idle(), &mut free).unwrap().shared, Bytes(0));
+    for (region, seed) in [(&mut c, 3), (&mut a, 1)] {
+        region.resume_from(&mut free).unwrap();
+        check_sequence(subject, region, seed);
+    }
 }
 
 fn memory_goes_to_the_list<B: TestKit>(subject: &Subject<B>) {

@@ -1,0 +1,126 @@
+//! Memory that several regions share, while some of them are suspended: under failing calls, and from several threads.
+
+use crate::{ONE, SMALL};
+use gpu_vmm_core::{
+    Access, Backend, BackingStore, Bytes, PageList, Properties, Region, RegionState, Result, WaitFor,
+};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_testkit::{FaultInject, Random};
+use std::sync::Mutex;
+
+const IDLE: WaitFor<'static> = WaitFor::all_devices();
+
+/// The pages of a prefix.
+const PREFIX: u64 = 2;
+
+fn pages<B: Backend>(backend: &B, count: u64) -> PageList<B> {
+    PageList::new(backend, SMALL, Properties::on(ONE), SMALL * count).unwrap()
+}
+
+/// Regions that begin with a common prefix and have a page of their own.
+fn sequences<B: Backend>(backend: &B, list: &PageList<B>, count: usize) -> Vec<Region<B>> {
+    let prefix = list.take(SMALL * PREFIX).unwrap();
+    prefix.iter().zip(0..).for_each(|(page, number)| page.write(Bytes::ZERO, &[number; 9]).unwrap());
+    let sequence = |number| {
+        let mut region = Region::builder(backend).reserve(SMALL * 8).build().unwrap();
+        region.map_with_access(Bytes::ZERO, &prefix, ONE, Access::Read).unwrap();
+        region.grow_with(&list.take(SMALL).unwrap()).unwrap();
+        region.write(SMALL * PREFIX, &[number as u8 + 100; 9]).unwrap();
+        region
+    };
+    (0..count).map(sequence).collect()
+}
+
+fn check<B: Backend>(region: &Region<B>, number: usize) {
+    let last = number as u8 + 100;
+    for (page, expected) in [0, 1, last].into_iter().enumerate() {
+        let mut bytes = [0xff; 9];
+        region.read(SMALL * page as u64, &mut bytes).unwrap();
+        assert_eq!(bytes, [expected; 9], "page {page} of sequence {number}");
+    }
+}
+
+fn evict<B: Backend>(region: &mut Region<B>, store: &BackingStore<B>) -> Result<Bytes> {
+    region.suspend_into(store, IDLE, &mut Vec::new()).map(|did| did.shared)
+}
+
+fn restore<B: Backend>(region: &mut Region<B>, list: &PageList<B>) -> Result<()> {
+    let RegionState::Suspended { memory, .. } = region.state() else { return Ok(()) };
+    region.resume_from(&mut list.take(memory)?).map(drop)
+}
+
+/// Whichever call fails, no contents are lost, and the same calls succeed afterwards.
+#[test]
+fn shared_contents_survive_each_failing_call() {
+    let faults = FaultInject::new(HostConfig::new().granularity(SMALL).open().unwrap());
+    let list = pages(&faults, 16);
+    let store = BackingStore::pinned(&faults, SMALL * 16).unwrap();
+    let mut failures = 0;
+    for number in 0.. {
+        let mut both = sequences(&faults, &list, 2);
+        faults.fail(number, 1);
+        let tried: Vec<_> = both.iter_mut().map(|region| evict(region, &store).is_ok()).collect();
+        let evicted = faults.stop();
+        let again: Vec<_> = both.iter_mut().map(|region| evict(region, &store)).collect();
+        assert!(again.into_iter().all(|did| did.is_ok()), "{tried:?} at call {number}");
+        assert_eq!(list.stats().free, list.stats().held, "all is saved, after {tried:?} at call {number}");
+        faults.fail(number, 1);
+        let tried: Vec<_> = both.iter_mut().map(|region| restore(region, &list).is_ok()).collect();
+        let restored = faults.stop();
+        for (index, region) in both.iter_mut().enumerate() {
+            restore(region, &list)
+                .unwrap_or_else(|error| panic!("{error}, after {tried:?} at call {number}"));
+            check(region, index);
+        }
+        assert_eq!(list.stats().held - list.stats().free, SMALL * 4, "shared once, at call {number}");
+        drop(both);
+        failures += u64::from(tried.contains(&false));
+        if number >= evicted.max(restored) {
+            break;
+        }
+    }
+    assert!(failures > 5, "{failures} of the calls failed");
+}
+
+/// Sequences that threads evict, restore and drop in any order keep their contents, and all memory returns to the list.
+#[test]
+fn threads_evict_and_restore_what_they_share() {
+    const SEQUENCES: usize = 6;
+    let host: HostBackend = HostConfig::new().granularity(SMALL).open().unwrap();
+    let list = pages(&host, 64);
+    let store = BackingStore::pinned(&host, SMALL * 64).unwrap();
+    for round in 0..20 {
+        let regions: Vec<_> =
+            sequences(&host, &list, SEQUENCES).into_iter().map(|region| Mutex::new(Some(region))).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (regions, list, store) = (&regions, &list, &store);
+                scope.spawn(move || {
+                    let mut random = Random(round * 100 + thread + 1);
+                    for _ in 0..100 {
+                        let number = random.below(SEQUENCES);
+                        let mut slot = regions[number].lock().unwrap();
+                        let Some(region) = slot.as_mut() else { continue };
+                        match random.below(50) {
+                            0 => *slot = None,
+                            1..25 => _ = evict(region, store).unwrap(),
+                            _ => {
+                                restore(region, list).unwrap();
+                                check(region, number);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        // Those that are left share what is there once, and once all are suspended, nothing is there.
+        let mut left: Vec<_> = regions.into_iter().filter_map(|slot| slot.into_inner().unwrap()).collect();
+        for _ in 0..2 {
+            left.iter_mut().for_each(|region| _ = evict(region, &store).unwrap());
+        }
+        assert_eq!(list.stats().free, list.stats().held, "{} are suspended", left.len());
+        left.iter_mut().for_each(|region| restore(region, &list).unwrap());
+        let used = list.stats().held - list.stats().free;
+        assert_eq!(used, SMALL * if left.is_empty() { 0 } else { left.len() as u64 + PREFIX });
+    }
+}

@@ -1,0 +1,94 @@
+//! Saving and restoring memory that suspended regions have in common.
+#![allow(unsafe_code)] // promises that no work uses memory which suspended regions alone hold
+
+use super::Region;
+use super::sharing::holder;
+use super::suspension::{Obtained, Suspension};
+use crate::driver::{Backend, WaitFor};
+use crate::memory::{BackingKind, BackingStore, Batch, PhysicalMemory, SavedContents, Segment};
+use crate::types::{Access, Bytes, Operation, Result};
+
+impl<B: Backend> Suspension<B> {
+    /// Saves the shared memory that suspended regions alone hold now, and adds it to `list`. A store that keeps nothing would lose what
+    /// another region has left there.
+    pub(super) fn save_unused(
+        &self,
+        backend: &B,
+        store: &BackingStore<B>,
+        list: &mut Vec<PhysicalMemory<B>>,
+    ) -> Result<()> {
+        if store.kind() == BackingKind::Nothing {
+            return Ok(());
+        }
+        let operation = Operation::Suspend;
+        for piece in &self.before.shared {
+            let is_used = |memory: &PhysicalMemory<B>| holder(operation, memory, 1).is_some();
+            list.extend(piece.save_if_unused(operation, is_used, |memory| save(backend, store, memory))?);
+        }
+        Ok(())
+    }
+
+    /// Returns the shared memory. Pieces that were saved are restored in memory that was obtained for them.
+    pub(super) fn shared_memory(
+        &self,
+        backend: &B,
+        obtained: &mut Obtained<B>,
+    ) -> Result<Vec<PhysicalMemory<B>>> {
+        let operation = Operation::Resume;
+        let free = &mut obtained.for_shared;
+        let pieces = self.before.shared.iter().map(|piece| {
+            piece.memory(operation, |piece, saved| {
+                let is_alike = |one: &PhysicalMemory<B>| {
+                    (one.size(), one.properties()) == (piece.size(), piece.properties())
+                };
+                let memory = match free.iter().position(is_alike) {
+                    Some(at) => free.swap_remove(at),
+                    // Another region has saved the piece since memory was obtained.
+                    None => PhysicalMemory::create(backend, piece.size(), piece.properties())?,
+                };
+                match restore(backend, saved, &memory) {
+                    Ok(()) => Ok(memory),
+                    Err(error) => {
+                        free.push(memory);
+                        Err(error)
+                    }
+                }
+            })
+        });
+        pieces.collect()
+    }
+}
+
+/// Copies the contents of a piece to a store.
+fn save<B: Backend>(
+    backend: &B,
+    store: &BackingStore<B>,
+    memory: &PhysicalMemory<B>,
+) -> Result<SavedContents<B>> {
+    let saved = store.room(Operation::Suspend, backend, memory.size())?;
+    copy_through(backend, memory, Access::Read, |segment| saved.fetch(backend, &[segment]))?;
+    Ok(saved)
+}
+
+/// Copies saved contents into a piece.
+fn restore<B: Backend>(backend: &B, saved: &SavedContents<B>, memory: &PhysicalMemory<B>) -> Result<()> {
+    copy_through(backend, memory, Access::ReadWrite, |segment| {
+        saved.send(backend, std::iter::once(Ok(Batch { from: Bytes::ZERO, segments: vec![segment] })))
+    })
+}
+
+/// Maps a piece for the time of a copy.
+fn copy_through<B: Backend>(
+    backend: &B,
+    memory: &PhysicalMemory<B>,
+    access: Access,
+    copy: impl FnOnce(Segment) -> Result<()>,
+) -> Result<()> {
+    let (device, length) = (memory.device(), memory.size());
+    let mut region = Region::builder(backend).memory(memory.properties()).reserve(length).build()?;
+    region.map_with_access(Bytes::ZERO, std::slice::from_ref(memory), device, access)?;
+    let copied = copy(Segment { address: region.address(), length, device });
+    // SAFETY: only the copy has used these addresses, and it has ended.
+    let closed = region.close(unsafe { WaitFor::nothing() });
+    copied.and(closed)
+}
