@@ -14,25 +14,33 @@
 //! # What bounds it
 //!
 //! Each free range of addresses has its own order: the work after which any stream may use it. It is ready, or waits for one stream.
-//! Let L be the most bytes that taken and waiting ranges ever occupied at one time, an aligned range counted with its alignment. A
-//! page that waits for work at other addresses of its frame counts as a whole. Work of a capture, and work that is queued while a
-//! capture forbids questions, counts as unfinished until an event after it was recorded and is done.
+//! The addresses of a tag are divided by the size and the alignment of their ranges:
 //!
-//! - Blocks of up to 1 MiB lie in ranges of 57 KiB to 1 MiB. Larger blocks of all sizes share addresses up to 4 L and 64 pages; beyond,
-//!   each group of sizes of a ratio of 16 has its own (the module `space::group`).
-//! - Small blocks are slots of such ranges, the slabs. Each free slot has its own order, as a free range. A slab is added only if, after
-//!   the streams were asked, each slot of its tag and size is taken or waits for another stream. So the slabs of a tag and size occupy
-//!   at most what its taken, cached and waiting slots ever occupied at one time, and one slab.
+//! | group | ranges | h, the largest size or alignment |
+//! |---|---|---|
+//! | small | up to 1 MiB, with an alignment up to 2 MiB | 1 MiB, or the largest alignment if that is more |
+//! | mixed | all others, up to 4 L of the whole pool, 64 pages and an alignment | |
+//! | above 1 MiB, above 16 MiB, and so on (the module `space::group`) | the ranges for which mixed has no room | 16 MiB, 256 MiB, and so on |
+//!
+//! Let L be the most bytes that the taken and waiting ranges of a group ever occupied at one time. Slabs, and blocks in thread caches,
+//! are taken. A range counts with an alignment above 512 bytes, and as at least h / 16; as at least h / 8 if the group has such
+//! alignments. A page that waits for work at other addresses of its frame counts as a whole. Work of a capture, and work that is queued
+//! while a capture forbids questions, counts as unfinished until an event after it was recorded and is done.
+//!
+//! - Blocks of up to 64 KiB are slots of slabs, ranges of 58 to 512 KiB, except those of a capture or with an alignment above 512 bytes.
+//!   Each free slot has its own order, as a free range. A slab is added only if, after the streams were asked, each slot of its tag and
+//!   size is taken or waits for another stream. So the slabs of a tag and size occupy at most the largest sum of its taken, cached and
+//!   waiting slots, and one slab.
 //! - Events are recorded at least once for each sixteenth of L that is freed on a stream, so that the pool knows of almost all work that
 //!   is done.
 //! - The addresses of a group are extended only if, after the streams were asked, no ready range fits. So each ready range is below
-//!   the largest size h of the group (2 h with an alignment). There are at most as many as taken and waiting ranges, and one; each of
-//!   those has more than h / 16. So the extent is at most 17 L + 32 h.
-//! - Mapped memory is at most the extents in whole pages. The first reservation of a group is for 16 of its largest blocks, and without a
-//!   tag as large as the device's memory. A new one is as large as all that the group has, or as the block that needs it. So
-//!   reservations are at most four times the extents, and the first ones.
-//! - Records of ranges, bins and events are at most proportional to the blocks that are alive or wait, and to the streams. A space,
-//!   a tag and a bin of a thread cache that nothing uses any more serve others under the same number.
+//!   h (2 h with alignments above 512 bytes). In each reservation there is at most one more of them than of taken and waiting ranges, of
+//!   which L has at most 16 L / h (8 L / h). So the extent is at most 17 L + 2 h, and 2 h more for each further reservation.
+//! - Mapped memory is at most the extents in whole pages. The first reservation of a group is for 16 blocks of the size h, at most the
+//!   device's memory; mixed takes h from its first request. Without a tag, it is as large as the device's memory. A new one is as large
+//!   as all that the group has, or as the block that needs it. So reservations are at most four times the extents, and the first ones.
+//! - Records of ranges and bins are at most proportional to the blocks that are alive or wait, and to the streams. A stream has at most
+//!   64 unfinished events. A space, a tag and a bin of a thread cache that nothing uses any more serve others under the same number.
 //! - New memory is created only while the pool holds less than was ever needed and a small part more, suspended memory included, or if
 //!   no frame is free that serves the stream. So the physical memory is at most the pages of taken and waiting ranges, and that part.
 //! - A request fails only after a round of waits during which nothing was freed, or after 64 rounds.

@@ -1,8 +1,10 @@
 //! The bound: the most of each resource that a pool may use, as a function of what its program has needed.
 //!
-//! All that a run checks is decided here, with the groups of sizes in `groups`.
+//! The rule is the one in the documentation of gpu-vmm-pool, `# What bounds it`: 17 L + 2 h for each group of sizes. The check divides
+//! the sizes into other groups, from 512 bytes on, and does not count small ranges as h / 16, nor blocks in thread caches more than
+//! once: no proof covers that, but no random program has exceeded it. All that a run checks is decided here, with the groups of sizes in `groups`.
 
-use super::groups::{SLOT, UNIT, group_of, smallest};
+use super::groups::{SLOT, UNIT, group_of, largest_of};
 use super::load::{Load, Part, TagLoad};
 
 /// The most unfinished events of a stream, and for each stream, the most numbers of forgotten streams whose last event is unfinished. An
@@ -13,7 +15,8 @@ const EVENTS: u64 = 64 + 16;
 const CACHED: u64 = 8 << 20;
 const CACHES: u64 = 64;
 
-/// The first addresses of a group, as a multiple of its largest block.
+/// The first addresses of a group with a tag, as a multiple of its largest block. The programs tag all blocks: a group without a tag
+/// reserves as many addresses as the device has memory.
 const FIRST: u64 = 16;
 
 /// The amounts that a pool uses, or may use at most.
@@ -63,10 +66,10 @@ pub(super) fn slabs_of(tag: &TagLoad) -> (u64, u64) {
     })
 }
 
-/// Returns the extent of a group's addresses: at an extension, each gap is below 16 times the smallest size, and there are no more
-/// gaps than blocks and one.
+/// Returns the extent of a group's addresses, 17 L + 2 h: at an extension, each gap is below the largest size h, or 2 h with alignments,
+/// and there is at most one more gap than there are blocks.
 const fn extent(load: u64, group: u32) -> u64 {
-    if load == 0 { 0 } else { 17 * load + 32 * smallest(group) }
+    if load == 0 { 0 } else { 17 * load + 2 * largest_of(group) }
 }
 
 /// Returns the most addresses of a tag with memory mapped at them.
@@ -87,8 +90,8 @@ pub(super) fn mapped_of(tag: &TagLoad, settings: &Settings) -> u64 {
     }
 }
 
-/// Returns the most addresses that a tag may reserve. The first ones are for 16 of the largest blocks, of a group or of all sizes. Others
-/// are reserved once these are used up, each time as many as there are, or as a block needs.
+/// Returns the most addresses that a tag may reserve. The first ones are for 16 of the largest blocks, once for a group and once for
+/// mixed sizes. Others are reserved once these are used up, each time as many as there are, or as a block needs.
 pub(super) fn reserved_of(tag: &TagLoad, settings: &Settings) -> u64 {
     let first: u64 = tag.largest.iter().map(|largest| 2 * FIRST * largest).sum();
     first + 4 * mapped_of(tag, settings)

@@ -14,9 +14,9 @@ pub(super) fn group_of(size: u64) -> u32 {
     (size.max(UNIT) / UNIT).ilog2() / RATIO_BITS
 }
 
-/// Returns the smallest size of a group.
-pub(super) const fn smallest(group: u32) -> u64 {
-    UNIT << (group * RATIO_BITS)
+/// Returns the size that all sizes of a group are below.
+pub(super) const fn largest_of(group: u32) -> u64 {
+    UNIT << ((group + 1) * RATIO_BITS)
 }
 
 /// Returns the addresses that a block needs: a gap next to an aligned block may be as large as the alignment.
@@ -57,6 +57,6 @@ mod tests {
     fn group_sizes_differ_by_16_times() {
         let groups = [1, 512, 8191, 8192, 131_071, 131_072, 2 << 20].map(group_of);
         assert_eq!(groups, [0, 0, 0, 1, 1, 2, 3]);
-        assert_eq!([0, 1, 2].map(smallest), [512, 8192, 131_072]);
+        assert_eq!([0, 1, 2].map(largest_of), [8192, 131_072, 2 << 20]);
     }
 }

@@ -4,10 +4,10 @@
 //! size can keep gaps apart that are too small for the largest. So blocks of all sizes share addresses up to a multiple of what the
 //! pool needs ([`MIXED_ADDRESSES`]), and beyond it each group of sizes has its own.
 //!
-//! All blocks of a group are larger than a sixteenth of its largest block. A group is extended only if no ready range fits a
-//! request, so every ready range is smaller than the largest block then. There are at most as many of them as there are blocks and
-//! waiting ranges, and one. So the addresses of a group are at most 17 times what its blocks and waiting ranges occupy, and a few
-//! times its largest block.
+//! A group is extended only if no ready range fits a request, so every ready range is smaller than the group's largest block then, and
+//! there is at most one more of them than of taken and waiting ranges. So the addresses of a group are at most 17 L + 2 h, where the
+//! taken and waiting ranges occupied at most L bytes and h is the largest size. The crate's documentation (`# What bounds it`) says how
+//! L counts ranges with alignments, and ranges below h / 16, which only the group of small blocks has.
 
 /// A group of sizes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -26,7 +26,7 @@ const RATIO: u32 = 4;
 const SMALL_POWER: u32 = 20;
 
 impl Group {
-    /// Slabs, and blocks of up to 1 MiB. All have at least 57 KiB.
+    /// Slabs, and blocks of up to 1 MiB. All have at least 58 KiB, except blocks of a capture or with an alignment above 512 bytes.
     pub(crate) const SMALL: Self = Self(0);
 
     /// Large blocks of all sizes.
