@@ -6,7 +6,7 @@
 //! A handler that is registered after the driver was initialized therefore runs before the driver's own, and the calls that
 //! come after it return an error and call no driver.
 //!
-//! The driver releases everything at that time, so destructors that do nothing lose nothing.
+//! The driver releases everything at that time, so destructors that call no driver lose nothing.
 #![allow(unsafe_code)]
 
 use crate::types::{Detail, Error, Operation, Process, Result};
