@@ -346,3 +346,34 @@ fn page_has_all_messages() {
         missing.join("\n")
     );
 }
+
+/// The names that a source exports and its documentation shows: re-exports, modules and types.
+fn exported(source: &str) -> Vec<String> {
+    let items: Vec<_> = source.split("pub ").collect();
+    let shown = items.windows(2).filter(|pair| !pair[0].trim_end().ends_with("#[doc(hidden)]"));
+    let lists = shown.filter_map(|pair| match pair[1].split_once(' ')? {
+        ("use", paths) => paths.split(';').next(),
+        ("mod" | "struct" | "enum" | "trait", name) => name.split([' ', ';', '<', '(']).next(),
+        _ => None,
+    });
+    let names = lists.flat_map(|list| list.split([',', '{', '}']).map(|path| path.trim().rsplit([':', ' '])));
+    names.filter_map(|mut path| path.next().map(str::to_owned)).collect()
+}
+
+#[test]
+fn names_page_has_every_name() {
+    let page = read("docs/guide/names.md");
+    let rows = page.lines().filter_map(|line| Some(line.strip_prefix("| ")?.split('|').collect::<Vec<_>>()));
+    let cells = rows.filter(|row| row.len() > 3).flat_map(|row| [row[1], row[2]]);
+    let names: BTreeSet<_> =
+        cells.flat_map(|cell| cell.split('`')).flat_map(|code| code.split("::")).collect();
+    let sources = "backend-cuda/src/lib backend-hip/src/lib backend-host/src/lib src/lib vmm-core/src/extend \
+                   vmm-core/src/lib vmm-core/src/multicast/mod vmm-core/src/region/dlpack/mod vmm-pool/src/lib \
+                   vmm-premap/src/lib vmm-share/src/lib vmm-share/src/manifest vmm-share/src/win32 vmm-snapshot/src/lib";
+    let sources = sources.split(' ').map(|file| read(&format!("{file}.rs")));
+    let mut missing: BTreeSet<_> = sources.flat_map(|source| exported(&source)).collect();
+    assert!(missing.len() > 200, "only {} names were found", missing.len());
+    missing.extend(read("plugins/c/abi.txt").lines().map(str::to_owned));
+    missing.retain(|name| !["", "*"].contains(&name.as_str()) && !names.contains(name.as_str()));
+    assert!(missing.is_empty(), "docs/guide/names.md lacks these names: {missing:?}");
+}

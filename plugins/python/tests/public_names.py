@@ -1,18 +1,45 @@
-"""Checks that every public name of the package has a type and a docstring, as pyright sees them."""
+"""Checks that every public name of the package has a type and a docstring, as pyright sees them, and a row in the guide."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Iterator, Set
 
 PACKAGE = Path(__file__).resolve().parent.parent
+PAGE = PACKAGE.parent.parent / "docs/guide/names.md"
 MINIMUM = 400
 """The least number of public names, so that a check that has found nothing fails."""
 
 
+def missing(module: str, page: Set[str]) -> Iterator[str]:
+    """Yields the functions, classes and methods of a module that are not on the page."""
+    kinds = (FunctionType, classmethod, property)
+    found = importlib.import_module(f"gpu_vmm{module}")
+    own = [name for name, value in vars(found).items() if getattr(value, "__module__", "") == found.__name__ and name[0] != "_"]
+    for name in getattr(found, "__all__", own):
+        value = getattr(found, name)
+        # Functions of two modules can have one name, and modules are not in the tables.
+        full = f"{module[1:]}.{name}".lstrip(".") if name[0].islower() else name
+        if not isinstance(value, ModuleType) and full not in page:
+            yield full
+        for base in getattr(value, "__mro__", ()):
+            if base.__module__.startswith("gpu_vmm"):
+                members = [key for key, member in vars(base).items() if isinstance(member, kinds) and key[0] != "_"]
+                yield from (f"{name}.{key}" for key in members if not {f"{name}.{key}", f".{key}"} & page)
+
+
 def main() -> None:
+    sys.path.insert(0, str(PACKAGE))
+    rows = [line.rstrip(" |") for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    page = {name for row in rows for name in row.rpartition("|")[2].split("`")[1::2]}
+    unnamed = {name for module in ("", ".cupy", ".results", ".torch", ".vmm") for name in missing(module, page)}
+    if unnamed:
+        raise SystemExit(f"{PAGE} lacks {sorted(unnamed)}")
     command = [sys.executable, "-m", "pyright", "--verifytypes", "gpu_vmm", "--ignoreexternal", "--outputjson"]
     # Outside of the sources: pyright takes the package as an installed one.
     done = subprocess.run(
