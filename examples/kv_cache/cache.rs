@@ -1,9 +1,9 @@
 //! A paged cache of keys and values. Each sequence is a region: one contiguous range of addresses, into which pages of physical
-//! memory are mapped as it grows. Sequences share the pages of a common prefix. An evicted sequence keeps its addresses: its
-//! contents go to the host, and its pages to other sequences. Dropping a sequence or a prefix returns its pages to the list.
+//! memory are mapped as it grows. A sequence that continues another one shares its pages, and gets a copy of a shared page when it
+//! writes there. An evicted sequence keeps its addresses: its contents go to a store, and its pages to other sequences. Shared pages
+//! go with the last sequence that uses them.
 
-use gpu_vmm::{Access, Backend, BackingStore, Bytes, PageList, PhysicalMemory};
-use gpu_vmm::{Region, RegionState, Result, WaitFor};
+use gpu_vmm::{Access, Backend, BackingStore, Bytes, PageList, Region, RegionState, Result, WaitFor};
 
 /// The pages that all sequences of a cache share.
 #[derive(Debug)]
@@ -14,40 +14,41 @@ pub struct PagedCache<B: Backend> {
     pub pages: PageList<B>,
     /// The size of the addresses of each sequence.
     pub longest: Bytes,
-    /// Receives the contents of evicted sequences.
-    pub store: BackingStore<B>,
+    /// Receive the contents of evicted sequences: the first one that has room.
+    pub stores: Vec<BackingStore<B>>,
 }
 
 impl<B: Backend> PagedCache<B> {
-    /// Creates a prefix. The rest of its last page is zero.
-    pub fn prefix(&self, contents: &[u8]) -> Result<Vec<PhysicalMemory<B>>> {
-        let size = self.pages.page_size().0 as usize;
-        let pages = self.pages.take(Bytes(contents.len() as u64))?;
-        for (page, bytes) in pages.iter().zip(contents.chunks(size)) {
-            let mut whole = bytes.to_vec();
-            whole.resize(size, 0);
-            page.write(Bytes::ZERO, &whole)?;
-        }
-        Ok(pages)
+    /// Creates an empty sequence.
+    pub fn begin(&self) -> Result<Region<B>> {
+        Region::builder(&self.backend).memory(self.pages.properties()).reserve(self.longest).build()
     }
 
-    /// Creates a sequence that begins with a prefix, which it may only read.
-    pub fn begin(&self, prefix: &[PhysicalMemory<B>]) -> Result<Region<B>> {
-        let mut sequence =
-            Region::builder(&self.backend).memory(self.pages.properties()).reserve(self.longest).build()?;
-        sequence.map_with_access(Bytes::ZERO, prefix, self.pages.properties().device, Access::Read)?;
+    /// Creates a sequence that continues another one, which must not be evicted. No byte is copied.
+    pub fn fork(&self, parent: &mut Region<B>) -> Result<Region<B>> {
+        let mut sequence = self.begin()?;
+        parent.fork(parent.end(), &mut sequence)?;
         Ok(sequence)
     }
 
-    /// Extends a sequence by a page.
-    pub fn append(&self, sequence: &mut Region<B>) -> Result<()> {
-        let page = self.pages.take(self.pages.page_size())?;
-        sequence.grow_with(&page).map(drop)
+    /// Prepares a sequence for a write at an offset: adds a page at the end, or copies a shared one.
+    pub fn make_writable(&self, sequence: &mut Region<B>, offset: Bytes) -> Result<()> {
+        let page = self.pages.page_size();
+        if offset == sequence.end() {
+            sequence.grow_with(&self.pages.take(page)?)?;
+        } else if sequence.access(offset, self.pages.properties().device) != Access::ReadWrite {
+            let shared = page * (offset / page);
+            sequence.make_private(shared, page, &mut self.pages.take(page)?, WaitFor::all_devices())?;
+        }
+        Ok(())
     }
 
-    /// Moves the contents of a sequence to the host. The shared prefix stays, and the other pages return to the list.
+    /// Moves the contents of a sequence to a store. Its pages return to the list, but those that others use.
     pub fn evict(&self, sequence: &mut Region<B>) -> Result<()> {
-        sequence.suspend_into(&self.store, WaitFor::all_devices(), &mut Vec::new()).map(drop)
+        let mut evict = |store| sequence.suspend_into(store, WaitFor::all_devices(), &mut Vec::new());
+        let mut stores = self.stores.iter().map(&mut evict);
+        stores.find(|evicted| !evicted.as_ref().is_err_and(|full| full.is_out_of_memory())).transpose()?;
+        Ok(())
     }
 
     /// Restores an evicted sequence at its address.

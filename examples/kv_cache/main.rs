@@ -1,146 +1,152 @@
-//! An inference server with a paged cache of keys and values. Sequences share a prefix and grow by pages. When the memory does not
-//! suffice, sequences are evicted and later restored at the same address. Several threads do that at the same time. Another
-//! process changes the budget meanwhile: the cache shrinks and grows.
+//! A server with a paged cache of keys and values under a hard limit. Sequences share the pages of their prompts, part from each other
+//! where they write, and are evicted to the host and to a file, the least recently used first.
 //!
 //! ```text
 //! cargo run --release --example kv_cache
 //! ```
 
-#![allow(clippy::expect_used)] // locks of threads that do not panic
-
-pub mod budget;
 pub mod cache;
 
-use budget::BudgetFile;
 use cache::PagedCache;
-use gpu_vmm::{AnyBackend, Backend, BackingStore, Bytes, DeviceId, PageList, Properties, Region, Result};
-use std::process::{self, Command};
-use std::{collections::VecDeque, env, path::Path, sync::Mutex, thread};
+use gpu_vmm::{AnyBackend, Backend, BackingStore, Bytes, DeviceId, PageList, Properties};
+use gpu_vmm::{Region, RegionState, Result, StagingRing};
 
-const PREFIX: &[u8] = b"You are a helpful assistant.";
-/// The budget of the cache in pages: at the start, after half of the sequences, and after three quarters of them.
-const BUDGET: [u64; 3] = [40, 32, 48];
-/// The pages with which the oldest sequence of each thread fits, so that all of them end.
-const LEAST: u64 = 30;
-const THREADS: usize = 4;
-/// The number of sequences that run at a time, and the number of all.
-const AT_A_TIME: usize = 12;
-const SEQUENCES: u64 = 60;
-const HALF: u64 = SEQUENCES / 2;
-const THREE_QUARTERS: u64 = SEQUENCES * 3 / 4;
+/// Keys and values of a token: 32 layers, of 1 KiB each.
+const TOKEN: Bytes = Bytes(32 * 2 * 1024);
+const PROMPTS: u64 = 4;
+/// The tokens of a prompt: its last page is not full.
+const PROMPT: u64 = 40;
+const SEQUENCES: u64 = 20;
+/// The tokens that each sequence adds.
+const ANSWER: u64 = 60;
+/// The limit, in pages of 32 tokens. All sequences need 49 pages.
+const LIMIT: u64 = 24;
 
-/// The sequences that have not ended, the oldest first.
-type Queue<B> = Mutex<VecDeque<(u64, Region<B>)>>;
+struct Sequence<B: Backend> {
+    region: Region<B>,
+    prompt: u64,
+    tokens: u64,
+    last_used: u64,
+}
+
+struct Server<B: Backend> {
+    cache: PagedCache<B>,
+    /// The prompts, and the sequences behind them.
+    table: Vec<Sequence<B>>,
+    now: u64,
+    evictions: u64,
+}
 
 fn main() -> Result<()> {
     let backend = AnyBackend::open_best()?;
     println!("on {}, {}", backend.vendor(), backend.devices()[0].name);
-    let page = backend.granularity().bytes();
-    let pages = PageList::new(&backend, page, Properties::on(DeviceId(0)), page * BUDGET[0])?;
-    let store = BackingStore::pinned(&backend, Bytes::mib(256))?;
-    let cache = PagedCache { backend, pages, longest: page * 32, store };
-    let path = env::temp_dir().join(format!("kv_cache-budget-{}", process::id()));
-    let budget = BudgetFile::create(path, page * BUDGET[0], page * LEAST).expect("the file can be created");
-    let server = Server { cache, budget, ended: Mutex::new(0) };
-    let prefix = server.cache.prefix(PREFIX)?;
-    let begin = |number| Ok((number, server.cache.begin(&prefix)?));
-    let queue = Queue::new((0..SEQUENCES).map(begin).collect::<Result<_>>()?);
-
-    let evictions = thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| serve(&server, &queue))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no thread panics")).sum::<Result<u64>>()
-    })?;
-
-    drop(prefix);
+    let page = (TOKEN * 32).max(backend.granularity().bytes());
+    let pages = PageList::new(&backend, page, Properties::on(DeviceId(0)), page * LIMIT)?;
+    // Pinned memory is the faster store, and the file has room for the rest.
+    let ring = StagingRing::new(&backend, 1, Bytes::mib(2))?;
+    let stores = vec![
+        BackingStore::pinned(&backend, page * (LIMIT / 2))?,
+        BackingStore::file(std::env::temp_dir(), ring),
+    ];
+    let longest = TOKEN * (PROMPT + ANSWER) + page;
+    let cache = PagedCache { backend, pages, longest, stores };
+    let mut server = Server { cache, table: Vec::new(), now: 0, evictions: 0 };
+    for prompt in 0..PROMPTS {
+        let region = server.cache.begin()?;
+        server.table.push(Sequence { region, prompt, tokens: 0, last_used: 0 });
+        for _ in 0..PROMPT {
+            server.append(prompt as usize)?;
+        }
+    }
+    for number in 0..SEQUENCES {
+        server.begin(number % PROMPTS)?;
+    }
+    for _ in 0..ANSWER {
+        for index in PROMPTS as usize..server.table.len() {
+            server.append(index)?;
+        }
+    }
+    for index in 0..server.table.len() {
+        server.awaken(index)?;
+        server.check(index)?;
+    }
+    let (stats, evictions) = (server.cache.pages.stats(), server.evictions);
+    println!("{SEQUENCES} sequences, {evictions} evictions; {} of {} are held", stats.held, stats.budget);
+    assert!(stats.held <= stats.budget && evictions > 0);
+    server.table.clear();
     let left = server.cache.pages.stats();
-    println!("{SEQUENCES} sequences in {THREADS} threads, {evictions} evictions; {} are left", left.held);
-    assert!(left.held == left.free && left.held <= left.budget && evictions > 0);
-    assert_eq!(left.budget, page * BUDGET[2]);
+    assert_eq!(left.held, left.free, "all pages are free again");
     Ok(())
-}
-
-/// What the threads share.
-struct Server<B: Backend> {
-    cache: PagedCache<B>,
-    budget: BudgetFile,
-    /// The number of sequences that have ended.
-    ended: Mutex<u64>,
 }
 
 impl<B: Backend> Server<B> {
-    /// Counts a sequence that has ended. After some of them, another process changes the budget.
-    fn ended(&self) -> Result<()> {
-        let mut ended = self.ended.lock().expect("no thread panics");
-        *ended += 1;
-        let pages = match *ended {
-            HALF => BUDGET[1],
-            THREE_QUARTERS => BUDGET[2],
-            _ => return Ok(()),
-        };
-        another_process_sets(self.budget.path(), self.cache.pages.page_size() * pages);
-        self.budget.apply(&self.cache.pages)
+    /// Begins a sequence with a prompt's tokens, in the same pages.
+    fn begin(&mut self, prompt: u64) -> Result<()> {
+        self.awaken(prompt as usize)?;
+        let parent = &mut self.table[prompt as usize];
+        let (region, tokens) = (self.cache.fork(&mut parent.region)?, parent.tokens);
+        self.table.push(Sequence { region, prompt, tokens, last_used: self.now });
+        Ok(())
     }
-}
 
-/// Serves sequences, one step of each in turn, until all have ended. Returns the number of evictions.
-fn serve<B: Backend>(server: &Server<B>, queue: &Queue<B>) -> Result<u64> {
-    let Server { cache, budget, .. } = server;
-    let (page, mut evictions) = (cache.pages.page_size(), 0);
-    let locked = || queue.lock().expect("no thread panics");
-    while let Some((number, mut sequence)) = { locked().pop_front() } {
-        budget.apply(&cache.pages)?;
-        while let Err(error) = cache.restore(&mut sequence).and_then(|()| cache.append(&mut sequence)) {
-            if !error.is_out_of_memory() {
-                return Err(error);
+    /// Writes the next token of a sequence.
+    fn append(&mut self, index: usize) -> Result<()> {
+        let end = TOKEN * self.table[index].tokens;
+        self.with_room(index, |cache, region| {
+            cache.restore(region)?;
+            cache.make_writable(region, end)
+        })?;
+        let Sequence { region, prompt, tokens, .. } = &mut self.table[index];
+        region.write(end, &contents(*prompt, index, *tokens))?;
+        *tokens += 1;
+        Ok(())
+    }
+
+    fn awaken(&mut self, index: usize) -> Result<()> {
+        self.with_room(index, |cache, region| cache.restore(region))
+    }
+
+    /// Acts on a sequence, and evicts others while there is too little memory.
+    fn with_room(
+        &mut self,
+        index: usize,
+        act: impl Fn(&PagedCache<B>, &mut Region<B>) -> Result<()>,
+    ) -> Result<()> {
+        self.now += 1;
+        self.table[index].last_used = self.now;
+        loop {
+            match act(&self.cache, &mut self.table[index].region) {
+                Err(error) if error.is_out_of_memory() => {}
+                other => return other,
             }
-            // Evict the youngest sequence that has pages of its own.
-            if let Some((_, youngest)) =
-                locked().iter_mut().take(AT_A_TIME).rev().find(|(_, one)| one.mapped() > page)
-            {
-                cache.evict(youngest)?;
-                evictions += 1;
-            } else {
-                thread::yield_now();
-            }
-        }
-        let last = sequence.end() - page;
-        sequence.write(last, &mark(number, last))?;
-        if sequence.end() > page * (3 + number % 5) {
-            check(page, number, &sequence)?;
-            server.ended()?;
-        } else {
-            let mut queue = locked();
-            let place = queue.len().min(AT_A_TIME);
-            queue.insert(place, (number, sequence));
+            let awake = self.table.iter_mut().filter(|one| one.region.state() == RegionState::Active);
+            let now = self.now;
+            let Some(oldest) = awake.filter(|one| one.last_used != now).min_by_key(|one| one.last_used)
+            else {
+                // The sequence has to fit alone.
+                return act(&self.cache, &mut self.table[index].region);
+            };
+            self.cache.evict(&mut oldest.region)?;
+            self.evictions += 1;
         }
     }
-    Ok(evictions)
-}
 
-/// Replaces the budget's file as a controller would: whole, so that a reader finds either the old number or the new one.
-fn another_process_sets(path: &Path, budget: Bytes) {
-    if !cfg!(unix) {
-        return std::fs::write(path, budget.0.to_string()).expect("the budget can be changed");
+    /// Checks that a sequence has the tokens that were written.
+    fn check(&self, index: usize) -> Result<()> {
+        let Sequence { region, prompt, tokens, .. } = &self.table[index];
+        for token in 0..*tokens {
+            let mut bytes = vec![0; TOKEN.0 as usize];
+            region.read(TOKEN * token, &mut bytes)?;
+            assert!(bytes == contents(*prompt, index, token), "token {token} of sequence {index}");
+        }
+        Ok(())
     }
-    let script = r#"printf %s "$1" > "$2.new" && mv "$2.new" "$2""#;
-    let done = Command::new("sh").args(["-c", script, "sh", &budget.0.to_string()]).arg(path).status();
-    assert!(done.is_ok_and(|status| status.success()), "the budget can be changed");
 }
 
-/// The first bytes of a page of a sequence.
-fn mark(number: u64, offset: Bytes) -> [u8; 16] {
-    (u128::from(number) << 64 | u128::from(offset.0)).to_le_bytes()
-}
-
-/// Checks that the prefix and all pages of the sequence have the contents that were written.
-fn check<B: Backend>(page: Bytes, number: u64, sequence: &Region<B>) -> Result<()> {
-    for offset in (0..sequence.end() / page).map(|count| page * count) {
-        let expected = if offset.is_zero() { PREFIX } else { &mark(number, offset) };
-        let mut found = vec![0; expected.len()];
-        sequence.read(offset, &mut found)?;
-        assert_eq!(found, expected, "at {offset} of sequence {number}");
-    }
-    Ok(())
+/// The keys and values of a token: those of the prompt are the same in all sequences that share it.
+fn contents(prompt: u64, index: usize, token: u64) -> Vec<u8> {
+    let word = if token < PROMPT { [prompt, 0, token, 1] } else { [prompt, index as u64, token, 2] };
+    bytemuck::cast_slice(&word).repeat(TOKEN.0 as usize / 32)
 }
 
 #[test]

@@ -10,8 +10,8 @@ use crate::case::cases;
 use crate::library::tools::setting;
 use crate::subject::{Subject, note};
 use cache::PagedCache;
-use gpu_vmm_core::{BackingStore, Bytes, DeviceId, PageList, PageListStats, PhysicalMemory, Region, Result};
-use gpu_vmm_testkit::{FaultInject, PATTERN_WORD, TestKit, time_in_driver, write_pattern_words};
+use gpu_vmm_core::{BackingStore, Bytes, DeviceId, PageList, PageListStats, Region, Result};
+use gpu_vmm_testkit::{FaultInject, PATTERN_WORD, TestKit, time_in_driver};
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::thread;
@@ -44,7 +44,7 @@ struct Load<B: TestKit> {
     queue: Mutex<VecDeque<(u64, Region<Timed<B>>)>>,
     /// The numbers of the sequences that have not started yet.
     arriving: Mutex<std::ops::Range<u64>>,
-    prefixes: Vec<Vec<PhysicalMemory<Timed<B>>>>,
+    prefixes: Vec<Mutex<Region<Timed<B>>>>,
     seen: Mutex<Seen>,
 }
 
@@ -87,11 +87,12 @@ fn load<B: TestKit>(subject: &Subject<B>, sequences: u64) -> Seen {
         BackingStore::pinned(&backend, subject.granules((AT_A_TIME as u64 + THREADS) * LONGEST)).unwrap();
     let page = subject.granularity();
     let pages = PageList::new(&backend, page, subject.properties(), page * (BUDGET + BUDGET / 4)).unwrap();
-    let cache = PagedCache { backend, pages, longest: page * (LONGEST + 2), store };
+    let cache = PagedCache { backend, pages, longest: page * (LONGEST + 2), stores: vec![store] };
     let prefix = |number| {
-        let mut words = vec![0; (2 * page.0 / PATTERN_WORD.0) as usize];
-        write_pattern_words(&mut words, seed_of_prefix(number), 0);
-        cache.prefix(bytemuck::cast_slice(&words)).unwrap()
+        let mut prefix = cache.begin().unwrap();
+        prefix.grow_with(&cache.pages.take(page * 2).unwrap()).unwrap();
+        prefix.write_pattern(subject.device, Bytes(0), page * 2, seed_of_prefix(number)).unwrap();
+        Mutex::new(prefix)
     };
     let prefixes = (0..PREFIXES).map(prefix).collect();
     let mut load = Load {
@@ -153,8 +154,8 @@ impl<B: TestKit> Load<B> {
         if queue.len() < AT_A_TIME
             && let Some(number) = self.arriving.lock().unwrap().next()
         {
-            let prefix = &self.prefixes[(number % PREFIXES) as usize];
-            queue.push_back((number, self.cache.begin(prefix).unwrap()));
+            let mut prefix = self.prefixes[(number % PREFIXES) as usize].lock().unwrap();
+            queue.push_back((number, self.cache.fork(&mut prefix).unwrap()));
             if number == self.sequences / 2 {
                 self.cache.pages.set_budget(self.page() * BUDGET).unwrap();
             }
@@ -188,7 +189,7 @@ impl<B: TestKit> Load<B> {
     /// Appends a page and notes the time outside of the driver.
     fn append(&self, sequence: &mut Region<Timed<B>>) -> Result<()> {
         let (start, driver) = (Instant::now(), time_in_driver());
-        self.cache.append(sequence)?;
+        self.cache.make_writable(sequence, sequence.end())?;
         let bookkeeping = start.elapsed().saturating_sub(time_in_driver() - driver);
         self.seen.lock().unwrap().bookkeeping.push(bookkeeping);
         Ok(())
