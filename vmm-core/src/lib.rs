@@ -77,7 +77,9 @@ pub use driver::{
     Backend, CopyCalls, CopyStream, Event, Handle, MemoryCalls, Pinned, Reservation, Stream, SyncCalls,
     WaitFor,
 };
-pub use memory::{BackingKind, BackingStore, POISON, PageList, PageListStats, PhysicalMemory, StagingRing};
+pub use memory::{
+    BackingKind, BackingStore, MemoryId, POISON, PageList, PageListStats, PhysicalMemory, StagingRing,
+};
 #[cfg(unix)]
 pub use region::DmaBuf;
 #[cfg(feature = "dlpack")]

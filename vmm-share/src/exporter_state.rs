@@ -2,18 +2,22 @@
 
 use crate::importer_state::{Claim, MAX_MAPPINGS, MAX_PIECES};
 use crate::manifest::{SharedMapping, SharedPiece};
-use gpu_vmm_core::extend::MemoryId;
-use gpu_vmm_core::{Address, Backend, Bytes, Detail, Error, Operation, PhysicalMemory, Region, Result};
+use gpu_vmm_core::{
+    Address, Backend, Bytes, Detail, Error, MemoryId, Operation, PhysicalMemory, Region, Result,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::marker::PhantomData;
 
 /// The mappings that were sent, and their pieces of memory. Holds no memory, so that the region alone decides when memory is
 /// released.
 #[derive(Debug)]
 pub(crate) struct ExporterState<B: Backend> {
     base: Address,
-    pieces: HashMap<MemoryId<B>, u32>,
+    pieces: HashMap<MemoryId, u32>,
     mappings: BTreeMap<Bytes, u32>,
     next: u32,
+    /// An exporter's regions have one backend.
+    backend: PhantomData<fn() -> B>,
 }
 
 /// The changes of a region since the last description that was sent.
@@ -28,13 +32,14 @@ pub(crate) struct Changes<'a, B: Backend> {
 impl<B: Backend> ExporterState<B> {
     /// Creates the state before anything was sent.
     pub(crate) fn new() -> Self {
-        Self { base: Address(0), pieces: HashMap::new(), mappings: BTreeMap::new(), next: 0 }
+        let (pieces, mappings) = (HashMap::new(), BTreeMap::new());
+        Self { base: Address(0), pieces, mappings, next: 0, backend: PhantomData }
     }
 
     /// Returns the changes of a region since the last description. Each new piece is listed once, however many mappings it has.
     pub(crate) fn changes<'a>(&self, operation: Operation, region: &'a Region<B>) -> Result<Changes<'a, B>> {
         region.check_usable(operation)?;
-        let mut new: HashMap<MemoryId<B>, u32> = HashMap::new();
+        let mut new: HashMap<MemoryId, u32> = HashMap::new();
         let mut changes = Changes {
             claim: Claim { base: region.address().0, end: region.end().0, ..Claim::default() },
             memory: Vec::new(),

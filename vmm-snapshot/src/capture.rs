@@ -13,10 +13,10 @@ use crate::{
 };
 #[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
-use gpu_vmm_core::extend::{MappedMemory, MemoryId, Segment, check_same, span};
+use gpu_vmm_core::extend::{MappedMemory, Segment, check_same, span};
 use gpu_vmm_core::{
-    Access, AccessMap, Alignment, Backend, Bytes, Operation, PhysicalMemory, Region, Result, StagingRing,
-    WaitFor,
+    Access, AccessMap, Alignment, Backend, Bytes, MemoryId, Operation, PhysicalMemory, Region, Result,
+    StagingRing, WaitFor,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -139,7 +139,7 @@ struct Source<B: Backend> {
 }
 
 impl<B: Backend> Capture<B> {
-    fn add(&mut self, region: &Region<B>, places: &mut HashMap<MemoryId<B>, usize>) {
+    fn add(&mut self, region: &Region<B>, places: &mut HashMap<MemoryId, usize>) {
         let mut mappings = Vec::new();
         for MappedMemory { offset, memory, access } in region.layout() {
             let at = *places.entry(memory.id()).or_insert_with(|| {

@@ -10,9 +10,8 @@ use crate::types::{
     Address, Alignment, Bytes, Detail, DeviceId, Error, FabricHandle, Granularity, Lock, Operation,
     Properties, Result,
 };
-use std::hash::{Hash, Hasher};
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 #[cfg(unix)]
@@ -31,33 +30,20 @@ use std::os::windows::io::{BorrowedHandle, OwnedHandle};
 #[derive(Debug)]
 pub struct PhysicalMemory<B: Backend>(Arc<Owned<B>>);
 
-/// An identifier of physical memory that does not keep the memory alive. No other memory ever has an equal identifier.
-#[derive(Debug)]
-pub struct MemoryId<B: Backend>(Weak<Owned<B>>);
+/// An identifier of physical memory that does not keep the memory alive. No other memory of this process ever has an equal identifier.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct MemoryId(u64);
 
-impl<B: Backend> MemoryId<B> {
-    fn key(&self) -> usize {
-        // A `Weak` keeps the allocation, so that no other memory can get the same address while this value exists.
-        Weak::as_ptr(&self.0).addr()
-    }
-}
-
-impl<B: Backend> PartialEq for MemoryId<B> {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl<B: Backend> Eq for MemoryId<B> {}
-
-impl<B: Backend> Hash for MemoryId<B> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key().hash(state);
+impl MemoryId {
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
 #[derive(Debug)]
 struct Owned<B: Backend> {
+    id: MemoryId,
     /// Taken out when the last clone is dropped.
     source: ManuallyDrop<Source<B>>,
     size: Bytes,
@@ -129,8 +115,17 @@ impl<B: Backend> PhysicalMemory<B> {
         let plain = or_again(backend, || Plain::allocate(backend, properties.device, size, alignment))?;
         let (address, leaves, list) = (plain.address(), Leaves::default(), Weak::new());
         let (source, backend) = (ManuallyDrop::new(Source::Plain(plain)), backend.clone());
-        let owned =
-            Owned { source, size, properties, granularity, backend, leaves, list, common: Lock::default() };
+        let owned = Owned {
+            id: MemoryId::next(),
+            source,
+            size,
+            properties,
+            granularity,
+            backend,
+            leaves,
+            list,
+            common: Lock::default(),
+        };
         Ok((Self::new(owned), address))
     }
 
@@ -230,6 +225,7 @@ impl<B: Backend> PhysicalMemory<B> {
         let (source, backend) = (ManuallyDrop::new(Source::Handle(handle)), backend.clone());
         let leaves = Leaves { imported, ..Leaves::default() };
         Self::new(Owned {
+            id: MemoryId::next(),
             source,
             size,
             properties,
@@ -305,8 +301,8 @@ impl<B: Backend> PhysicalMemory<B> {
 
     /// Returns an identifier of the memory, which is equal for all clones.
     #[must_use]
-    pub fn id(&self) -> MemoryId<B> {
-        MemoryId(Arc::downgrade(&self.0))
+    pub fn id(&self) -> MemoryId {
+        self.0.id
     }
 
     /// Exports the memory as a new file descriptor. The memory must have been created [shareable](Properties::shareable).

@@ -1,10 +1,9 @@
 //! Saving and restoring memory that suspended regions have in common.
-#![allow(unsafe_code)] // promises that no work uses memory which suspended regions alone hold
 
 use super::Region;
 use super::sharing::holder;
 use super::suspension::{Obtained, Suspension};
-use crate::driver::{Backend, WaitFor};
+use crate::driver::Backend;
 use crate::memory::{BackingKind, BackingStore, Batch, PhysicalMemory, SavedContents, Segment};
 use crate::types::{Access, Bytes, Operation, Result};
 
@@ -66,29 +65,18 @@ fn save<B: Backend>(
     memory: &PhysicalMemory<B>,
 ) -> Result<SavedContents<B>> {
     let saved = store.room(Operation::Suspend, backend, memory.size())?;
-    copy_through(backend, memory, Access::Read, |segment| saved.fetch(backend, &[segment]))?;
+    memory.mapped_alone(Access::Read, |region| saved.fetch(backend, &[whole(region, memory)]))?;
     Ok(saved)
 }
 
 /// Copies saved contents into a piece.
 fn restore<B: Backend>(backend: &B, saved: &SavedContents<B>, memory: &PhysicalMemory<B>) -> Result<()> {
-    copy_through(backend, memory, Access::ReadWrite, |segment| {
-        saved.send(backend, std::iter::once(Ok(Batch { from: Bytes::ZERO, segments: vec![segment] })))
+    memory.mapped_alone(Access::ReadWrite, |region| {
+        let segments = vec![whole(region, memory)];
+        saved.send(backend, std::iter::once(Ok(Batch { from: Bytes::ZERO, segments })))
     })
 }
 
-/// Maps a piece for the time of a copy.
-fn copy_through<B: Backend>(
-    backend: &B,
-    memory: &PhysicalMemory<B>,
-    access: Access,
-    copy: impl FnOnce(Segment) -> Result<()>,
-) -> Result<()> {
-    let (device, length) = (memory.device(), memory.size());
-    let mut region = Region::builder(backend).memory(memory.properties()).reserve(length).build()?;
-    region.map_with_access(Bytes::ZERO, std::slice::from_ref(memory), device, access)?;
-    let copied = copy(Segment { address: region.address(), length, device });
-    // SAFETY: only the copy has used these addresses, and it has ended.
-    let closed = region.close(unsafe { WaitFor::nothing() });
-    copied.and(closed)
+fn whole<B: Backend>(region: &Region<B>, memory: &PhysicalMemory<B>) -> Segment {
+    Segment { address: region.address(), length: memory.size(), device: memory.device() }
 }

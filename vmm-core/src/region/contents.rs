@@ -21,7 +21,10 @@ impl<B: Backend> PhysicalMemory<B> {
     /// [`Detail::OutOfRange`] for a range beyond the end of the memory; the errors of building a region and of [`Region::map`]. After
     /// an error of the driver's copy, some of the bytes may have been written.
     pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<()> {
-        self.mapped_alone(Operation::Write, offset, bytes.len(), |region| region.write(offset, bytes))
+        if !self.has(Operation::Write, offset, Bytes(bytes.len() as u64))? {
+            return Ok(());
+        }
+        self.mapped_alone(Access::ReadWrite, |region| region.write(offset, bytes))
     }
 
     /// Copies bytes from the memory to the host, whether or not it is mapped, and waits until they are there.
@@ -32,24 +35,48 @@ impl<B: Backend> PhysicalMemory<B> {
     ///
     /// Those of [`PhysicalMemory::write`].
     pub fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<()> {
-        self.mapped_alone(Operation::Read, offset, bytes.len(), |region| region.read(offset, bytes))
+        if !self.has(Operation::Read, offset, Bytes(bytes.len() as u64))? {
+            return Ok(());
+        }
+        self.mapped_alone(Access::Read, |region| region.read(offset, bytes))
+    }
+
+    /// Copies a part of other memory into this one, whether or not they are mapped, and waits until it is there. The device that owns
+    /// this memory makes the copy. Does not wait for work that is queued on streams.
+    ///
+    /// It maps both at addresses of their own, as [`PhysicalMemory::write`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PhysicalMemory::write`] for either part, and those of [`Region::copy_from`].
+    pub fn copy_from(&self, offset: Bytes, source: &Self, from: Bytes, length: Bytes) -> Result<()> {
+        let operation = Operation::Copy;
+        if !self.has(operation, offset, length)? || !source.has(operation, from, length)? {
+            return Ok(());
+        }
+        source.mapped_alone(Access::Read, |there| {
+            there.set_access(Bytes::ZERO, source.size(), self.device(), Access::Read)?;
+            self.mapped_alone(Access::ReadWrite, |here| here.copy_from(offset, there, from, length))
+        })
+    }
+
+    /// Returns false for a part without bytes.
+    fn has(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<bool> {
+        if length.is_zero() {
+            return Ok(false);
+        }
+        check_inside(operation, offset, length, self.size()).map(|()| true)
     }
 
     /// Maps the memory at addresses of its own while `work` runs.
-    fn mapped_alone(
+    pub(super) fn mapped_alone(
         &self,
-        operation: Operation,
-        offset: Bytes,
-        length: usize,
+        access: Access,
         work: impl FnOnce(&mut Region<B>) -> Result<()>,
     ) -> Result<()> {
-        if length == 0 {
-            return Ok(());
-        }
-        check_inside(operation, offset, Bytes(length as u64), self.size())?;
         let builder = Region::builder(self.backend()).memory(self.properties());
         let mut region = builder.reserve(self.size()).build()?;
-        region.map_with_access(Bytes::ZERO, std::slice::from_ref(self), self.device(), Access::ReadWrite)?;
+        region.map_with_access(Bytes::ZERO, std::slice::from_ref(self), self.device(), access)?;
         let done = work(&mut region);
         let wait = match done {
             // SAFETY: no device knows the addresses, and the copy has completed.

@@ -159,7 +159,7 @@ impl<B: Backend> Region<B> {
     /// Creates the new memory, one piece for each piece of the old.
     fn plan(&self, device: DeviceId) -> Result<Plan<B>> {
         let mut plan = Plan { pairs: Vec::new(), pieces: Vec::new() };
-        let mut places: HashMap<MemoryId<B>, usize> = HashMap::new();
+        let mut places: HashMap<MemoryId, usize> = HashMap::new();
         for (offset, Mapping { memory: old, access, .. }) in self.elsewhere(device) {
             let place = match places.get(&old.id()) {
                 Some(place) => *place,

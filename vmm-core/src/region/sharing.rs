@@ -29,7 +29,7 @@ impl<B: Backend> Table<B> {
     ) -> impl Iterator<Item = (Bytes, &Mapping<B>, &'static str)> {
         let mappings: Vec<(Bytes, &Mapping<B>)> =
             self.iter().filter(|(_, mapping)| concerned(mapping)).collect();
-        let mut times: HashMap<MemoryId<B>, usize> = HashMap::new();
+        let mut times: HashMap<MemoryId, usize> = HashMap::new();
         for (_, mapping) in &mappings {
             *times.entry(mapping.memory.id()).or_default() += 1;
         }

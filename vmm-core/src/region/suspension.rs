@@ -190,7 +190,7 @@ impl<B: Backend> Table<B> {
     /// that may stay.
     pub(super) fn survey(&self, operation: Operation, shared_may_stay: bool) -> Result<Survey<B>> {
         let mut shared: Vec<Arc<CommonMemory<B>>> = Vec::new();
-        let mut places: HashMap<MemoryId<B>, usize> = HashMap::new();
+        let mut places: HashMap<MemoryId, usize> = HashMap::new();
         for (offset, mapping, holder) in self.shared(operation, |_| true) {
             if !shared_may_stay {
                 return Err(still_referenced(operation, offset, mapping, holder));
@@ -200,7 +200,7 @@ impl<B: Backend> Table<B> {
                 shared.push(CommonMemory::of(operation, &mapping.memory)?);
             }
         }
-        let mut pieces: HashMap<MemoryId<B>, Missing> = HashMap::new();
+        let mut pieces: HashMap<MemoryId, Missing> = HashMap::new();
         let own = |(_, mapping): &(Bytes, &Mapping<B>)| !places.contains_key(&mapping.memory.id());
         for (offset, mapping) in self.iter().filter(own) {
             let memory = &mapping.memory;
@@ -211,7 +211,7 @@ impl<B: Backend> Table<B> {
                 *home = here;
             }
         }
-        let mut missing: Vec<(MemoryId<B>, Missing)> = pieces.into_iter().collect();
+        let mut missing: Vec<(MemoryId, Missing)> = pieces.into_iter().collect();
         missing.sort_unstable_by_key(|(_, one)| one.home);
         let mut from = Bytes::ZERO;
         for (_, one) in &mut missing {

@@ -9,8 +9,9 @@ use super::sweep::{Sweep, same_state};
 use crate::library::registrar::{Change, Registrar, Reply};
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
-use gpu_vmm_core::extend::MemoryId;
-use gpu_vmm_core::{BackingEffect, BackingOutcome, Bytes, Detail, Error, ErrorKind, Region, Result};
+use gpu_vmm_core::{
+    BackingEffect, BackingOutcome, Bytes, Detail, Error, ErrorKind, MemoryId, Region, Result,
+};
 use gpu_vmm_testkit::TestKit;
 
 /// The operations that change the memory behind addresses, and those that may do so.
@@ -44,25 +45,25 @@ fn rows<B: TestKit>(subject: &Subject<B>) -> Vec<Row<B>> {
 
 /// A mapping of a region.
 #[derive(Debug)]
-struct Mapped<B: TestKit> {
+struct Mapped {
     place: (u64, Bytes, Bytes),
-    memory: MemoryId<Faulty<B>>,
+    memory: MemoryId,
     poisoned: bool,
 }
 
-impl<B: TestKit> PartialEq for Mapped<B> {
+impl PartialEq for Mapped {
     fn eq(&self, other: &Self) -> bool {
         (self.place, &self.memory, self.poisoned) == (other.place, &other.memory, other.poisoned)
     }
 }
 
 /// The mappings of one region of a bench, and its observer.
-struct Watched<B: TestKit> {
+struct Watched {
     registrar: Registrar,
-    before: Vec<Mapped<B>>,
+    before: Vec<Mapped>,
 }
 
-fn mappings<B: TestKit>(region: Option<&Region<Faulty<B>>>) -> Vec<Mapped<B>> {
+fn mappings<B: TestKit>(region: Option<&Region<Faulty<B>>>) -> Vec<Mapped> {
     let Some(region) = region else { return Vec::new() };
     let base = region.address().0;
     let mapped = region.mappings().map(|one| Mapped {
@@ -74,11 +75,11 @@ fn mappings<B: TestKit>(region: Option<&Region<Faulty<B>>>) -> Vec<Mapped<B>> {
 }
 
 /// The regions of a bench: the one under test and the second one.
-fn seen<B: TestKit>(bench: &Bench<B>) -> [Vec<Mapped<B>>; 2] {
+fn seen<B: TestKit>(bench: &Bench<B>) -> [Vec<Mapped>; 2] {
     [mappings(bench.seen_region()), mappings(bench.seen_beside())]
 }
 
-fn watch<B: TestKit>(bench: &mut Bench<B>) -> [Watched<B>; 2] {
+fn watch<B: TestKit>(bench: &mut Bench<B>) -> [Watched; 2] {
     let before = seen(bench);
     let registrars = [(); 2].map(|()| Registrar::default());
     bench.observe(registrars.each_ref().map(Clone::clone));
@@ -86,7 +87,7 @@ fn watch<B: TestKit>(bench: &mut Bench<B>) -> [Watched<B>; 2] {
     before.map(|before| Watched { registrar: registrars.next().expect("one for each"), before })
 }
 
-fn is_in<B: TestKit>(mapped: &Mapped<B>, change: &Change) -> bool {
+fn is_in(mapped: &Mapped, change: &Change) -> bool {
     let (base, offset, length) = mapped.place;
     let within = |part: &gpu_vmm_core::OffsetRange| part.offset <= offset && offset + length <= part.end();
     change.address.0 == base && change.parts.iter().any(within)
@@ -95,7 +96,7 @@ fn is_in<B: TestKit>(mapped: &Mapped<B>, change: &Change) -> bool {
 /// Checks the calls of the observers after an operation. Returns the number of changes that were announced.
 fn check<B: TestKit>(
     row: &Row<B>,
-    watched: &[Watched<B>; 2],
+    watched: &[Watched; 2],
     bench: &Bench<B>,
     result: &Result<()>,
     at: &str,
@@ -104,7 +105,7 @@ fn check<B: TestKit>(
     for (Watched { registrar, before }, after) in watched.iter().zip(seen(bench)) {
         let changes = registrar.changes(at);
         count += changes.len();
-        let stays = |mapped: &Mapped<B>| after.iter().any(|other| other == mapped);
+        let stays = |mapped: &Mapped| after.iter().any(|other| other == mapped);
         for mapped in before.iter().filter(|mapped| !stays(mapped)) {
             let is_reported = |(change, outcome): &(Change, BackingOutcome)| {
                 *outcome != BackingOutcome::Unchanged && is_in(mapped, change)

@@ -76,7 +76,14 @@ fn bytes_without_a_region<B: TestKit>(subject: &Subject<B>) {
         refused!(memory.read(offset, &mut vec![0; length]), Detail::OutOfRange { .. }, memory.size());
     }
     refused!(memory.write(Bytes(u64::MAX), &[0]), Detail::Overflow { .. });
-    drop(region);
+    let copy = subject.piece(1);
+    copy.copy_from(Bytes(8), &memory, last, Bytes(5)).unwrap();
+    let mut found = [0; 5];
+    copy.read(Bytes(8), &mut found).unwrap();
+    assert_eq!(&found, b"last.");
+    refused!(copy.copy_from(Bytes(8), &memory, last, Bytes(6)), Detail::OutOfRange { .. }, memory.size());
+    refused!(copy.copy_from(copy.size(), &memory, last, Bytes(1)), Detail::OutOfRange { .. }, copy.size());
+    drop((region, copy));
     assert_eq!(subject.free(), before);
 }
 

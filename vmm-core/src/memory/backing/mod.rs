@@ -26,17 +26,16 @@ use stripes::Stripes;
 /// | constructor | contents are kept in | and copied |
 /// |---|---|---|
 /// | [`pinned`](BackingStore::pinned) | pinned memory, allocated with the store | directly, at the full speed of the link |
-/// | [`pageable`](BackingStore::pageable) | ordinary memory of the needed size, until the resume | through a [`StagingRing`] |
+/// | [`host`](BackingStore::host), [`pageable`](BackingStore::pageable) | ordinary memory of the needed size, until the resume | through a [`StagingRing`] |
 /// | [`file`](BackingStore::file) | a file for each region, until the resume | through a [`StagingRing`] |
 /// | [`files`](BackingStore::files) | a file on each of several disks for each region | through a [`StagingRing`] |
 /// | [`nothing`](BackingStore::nothing) | nothing: contents are discarded | |
 ///
 /// ```
-/// # use gpu_vmm_core::{Backend, Bytes, WaitFor, Region, Result, StagingRing, BackingStore};
+/// # use gpu_vmm_core::{Backend, BackingStore, Region, Result, WaitFor};
 /// # fn example<B: Backend>(backend: &B, weights: &mut Region<B>, cache: &mut Region<B>) -> Result<()> {
 /// // Once, when the process starts: pinning is slow.
-/// let ring = StagingRing::new(backend, StagingRing::<B>::threads(), StagingRing::<B>::CHUNK)?;
-/// let store = BackingStore::pageable(ring);
+/// let store = BackingStore::host(backend)?;
 /// // Free the memory while the process is idle.
 /// weights.suspend(&store, WaitFor::all_devices())?;
 /// cache.suspend(&BackingStore::nothing(), WaitFor::all_devices())?;
@@ -117,6 +116,15 @@ impl<B: Backend> BackingStore<B> {
     #[must_use]
     pub fn pageable(ring: impl Into<Arc<StagingRing<B>>>) -> Self {
         Self::pageable_keeping(ring, Bytes::ZERO)
+    }
+
+    /// Creates a store in ordinary memory, as [`pageable`](Self::pageable) does, with a ring of its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`StagingRing::new`].
+    pub fn host(backend: &B) -> Result<Self> {
+        StagingRing::new(backend, StagingRing::<B>::threads(), StagingRing::<B>::CHUNK).map(Self::pageable)
     }
 
     /// Creates a store in ordinary memory that keeps up to `most` bytes of it after the resume, for the next contents.
