@@ -172,6 +172,25 @@ impl<'a, B: TestKit> Scene<'a, B> {
         }));
     }
 
+    /// Reports bytes of both sides.
+    pub(crate) fn memory_row(
+        &mut self,
+        what: impl Into<String>,
+        baseline: impl Into<String>,
+        [ours, others]: [f64; 2],
+    ) {
+        let side = |name: String, bytes| Side { name, took: Spread::exact(bytes) };
+        self.tell(Update::Row(Row {
+            what: what.into(),
+            ours: side(OURS.to_owned(), ours),
+            baseline: side(baseline.into(), others),
+            unit: Unit::Bytes,
+            ratio: Spread::exact(ours / others),
+            samples: 1,
+            target: None,
+        }));
+    }
+
     pub(crate) fn curve(&mut self, curve: Curve) {
         self.tell(Update::Curve(curve));
     }

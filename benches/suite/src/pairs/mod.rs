@@ -17,6 +17,7 @@ mod pieces;
 #[cfg(target_os = "linux")]
 mod plain_file;
 pub(crate) mod pool;
+mod prefix;
 mod premap;
 mod records;
 #[cfg(target_os = "linux")]
@@ -57,6 +58,11 @@ pub(crate) fn all<B: TestKit>() -> Vec<Pair<B>> {
         ),
         pair("kept", "kept memory is mapped, compared with new memory", kept::measure),
         pair("paged", "a region that grows by the caller's pages, compared with raw calls", paged::measure),
+        pair(
+            "prefix",
+            "sequences with the pages of a common prefix, compared with copies of it",
+            prefix::measure,
+        ),
         pair("pool", "a warm allocation with its free, compared with other allocators'", pool::measure),
         pair("limits", "the pool's pairs, compared with what they cannot do without", limits::measure),
         pair(

@@ -1,9 +1,7 @@
 //! The memory of records: the growth of the C library's allocations after many objects of a kind were created. It includes
 //! the driver's records, and the driver's part alone is the comparison.
 
-use crate::Update;
-use crate::row::{Row, Side, Spread, Unit};
-use crate::scene::{OURS, Scene, nothing_runs};
+use crate::scene::{Scene, nothing_runs};
 use crate::stop::{StepResult, Stop};
 use gpu_vmm_core::{Bytes, Operation, PhysicalMemory, Properties, Region};
 use gpu_vmm_pool::Pool;
@@ -33,7 +31,7 @@ pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
         places().try_for_each(|place| raw.unmap(at + place, granule))?;
         raw.free_addresses(at, whole)?;
         let each = [ours, others].map(|bytes| bytes as f64 / count as f64);
-        row(scene, format!("a mapping of {count}"), "driver's own calls", each);
+        scene.memory_row(format!("a mapping of {count}"), "driver's own calls", each);
     }
     raw.release(handle)?;
     for (size, count) in [(Bytes(512), 1_000_000), (Bytes::kib(64), 10_000), (Bytes::mib(4), 1_000)] {
@@ -45,27 +43,13 @@ pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> StepResult {
             blocks.push(pool.alloc(size)?);
         }
         let each = in_use()?.saturating_sub(before) as f64 / count as f64;
-        row(
-            scene,
+        scene.memory_row(
             format!("a block of {count}, with the driver's part"),
-            &format!("the block of {size}"),
+            format!("the block of {size}"),
             [each, size.0 as f64],
         );
     }
     Ok(())
-}
-
-fn row<B: TestKit>(scene: &mut Scene<'_, B>, what: String, baseline: &str, [ours, others]: [f64; 2]) {
-    let side = |name: &str, bytes| Side { name: name.to_owned(), took: Spread::exact(bytes) };
-    scene.tell(Update::Row(Row {
-        what,
-        ours: side(OURS, ours),
-        baseline: side(baseline, others),
-        unit: Unit::Bytes,
-        ratio: Spread::exact(ours / others),
-        samples: 1,
-        target: None,
-    }));
 }
 
 /// Returns the bytes that the process has from the C library's allocator.
