@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 const NAMESPACES: [&str; 6] = ["user", "mnt", "pid", "net", "ipc", "uts"];
-/// Set in the processes in containers: `exporter` or `importer`.
+/// Set in the processes in containers: `exporter`, `importer`, or `later` in a time namespace.
 const ROLE: &str = "CONTAINERS_ROLE";
 /// The folder that both share.
 const SHARED: &str = "CONTAINERS_FOLDER";
@@ -133,4 +133,32 @@ fn a_region_passes_between_containers() {
             .all(|((here, exporter), importer)| here != exporter && here != importer && exporter != importer),
         "{exporters}\n{importers}\n{here:?}"
     );
+}
+
+/// A process whose clock differs, as a restored container has it, takes an offer by process.
+#[test]
+#[ignore = "needs the right to create namespaces"]
+fn an_offer_passes_into_a_time_namespace() {
+    if std::env::var_os(ROLE).is_some() {
+        let folder = PathBuf::from(std::env::var_os(SHARED).unwrap());
+        let offer = Offer::from_bytes(&fs::read(folder.join("offer")).unwrap()).unwrap();
+        let shared = offer.import(&HostConfig::new().open().unwrap(), &ImportOptions::new()).unwrap();
+        let mut text = [0; 17];
+        shared.read(Bytes(0), &mut text).unwrap();
+        assert_eq!(&text, b"from the exporter");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("gpu-vmm-later-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let backend = HostConfig::new().open().unwrap();
+    let region = region(&backend);
+    let offered = Offered::new(&region, ImportMethod::Process).unwrap();
+    put(&folder, "offer", &offered.offer().to_bytes().unwrap());
+    let mut command = Command::new("unshare");
+    command.args(["--time", "--boottime", "100000", "--fork"]).arg(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "an_offer_passes_into_a_time_namespace", "--nocapture"]);
+    let output = command.env(ROLE, "later").env(SHARED, &folder).output().unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }

@@ -5,7 +5,7 @@
 use crate::PeerError;
 use gpu_vmm_core::extend::system::failed;
 use gpu_vmm_core::{Detail, Error, Operation, Result};
-use rustix::fs::fstat;
+use rustix::fs::{fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -17,12 +17,44 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub(crate) struct Token {
     /// The process.
     pub(crate) pid: u32,
-    /// The start time of the process, in the kernel's ticks since boot. A later process with the same ID has another.
-    pub(crate) start_time: u64,
+    /// Tells the process from a later one with the same ID.
+    pub(crate) identity: Identity,
     /// The descriptor's number in that process.
     pub(crate) number: i32,
     /// The file that it is open on.
     pub(crate) file: FileId,
+}
+
+/// What tells a process from a later one with the same ID.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Identity {
+    /// The inode of its pidfds, which is the same in all namespaces. Linux 6.9 and later.
+    Inode(u64),
+    /// Its start time, in ticks since boot. A process in another time namespace reads another number.
+    StartTime(u64),
+}
+
+impl Identity {
+    fn of(operation: Operation, pid: u32, pidfd: BorrowedFd<'_>) -> Result<Self> {
+        /// The file system of pidfds. Earlier kernels give all of them one inode.
+        const PIDFS: i64 = 0x5049_4446;
+        let failed = |call, errno| failed(operation, call, errno, format!("the pidfd of process {pid}"));
+        let system = fstatfs(pidfd).map_err(|errno| failed("fstatfs", errno))?;
+        #[allow(clippy::unnecessary_cast)] // its type differs between architectures
+        if system.f_type as i64 != PIDFS {
+            return start_time(operation, pid).map(Self::StartTime);
+        }
+        fstat(pidfd).map(|found| Self::Inode(found.st_ino)).map_err(|errno| failed("fstat", errno))
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inode(inode) => write!(f, "with inode {inode}"),
+            Self::StartTime(ticks) => write!(f, "started at tick {ticks}"),
+        }
+    }
 }
 
 /// The file that a descriptor is open on.
@@ -54,8 +86,12 @@ const NOT_PERMITTED: &str = "pidfd_getfd needs the right to trace the other proc
 /// Returns the token by which another process can duplicate this process's descriptor.
 pub(crate) fn of_this(operation: Operation, fd: BorrowedFd<'_>) -> Result<Token> {
     let pid = std::process::id();
-    let start_time = start_time(operation, pid)?;
-    Ok(Token { pid, start_time, number: fd.as_raw_fd(), file: FileId::of(operation, fd)? })
+    let identity = match Pid::from_raw(pid.cast_signed()).map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+        Some(Ok(pidfd)) => Identity::of(operation, pid, pidfd.as_fd())?,
+        // The call may be missing or forbidden here, and a token is for others.
+        _ => Identity::StartTime(start_time(operation, pid)?),
+    };
+    Ok(Token { pid, identity, number: fd.as_raw_fd(), file: FileId::of(operation, fd)? })
 }
 
 /// Duplicates another process's descriptor. The duplicate is closed on exec.
@@ -65,7 +101,7 @@ pub(crate) fn of_this(operation: Operation, fd: BorrowedFd<'_>) -> Result<Token>
 /// [`Detail::Unsupported`] if the kernel has no such call or does not permit it; [`PeerError::Gone`]; [`Detail::Mismatch`] if
 /// another process has the ID now, or the descriptor is closed or open on another file.
 pub(crate) fn fetch(operation: Operation, token: &Token) -> Result<OwnedFd> {
-    let Token { pid, start_time: started, number, file } = *token;
+    let Token { pid, identity, number, file } = *token;
     let unsupported = |reason: String| Error::new(operation, Detail::Unsupported { reason });
     let fail = |call, errno| match errno {
         Errno::SRCH => gone(operation, pid),
@@ -86,12 +122,14 @@ pub(crate) fn fetch(operation: Operation, token: &Token) -> Result<OwnedFd> {
         ));
     }
     let process = pidfd_open(id, PidfdFlags::empty()).map_err(|errno| fail("pidfd_open", errno))?;
-    // The intended process started before its ID was opened here. If the ID still belongs to it, the pidfd refers to it, and
-    // does so whichever process gets the ID later.
-    let found = start_time(operation, pid)?;
-    if found != started {
+    // If the ID still belongs to the intended process, the pidfd refers to it, and does so whichever process gets the ID later.
+    let found = match identity {
+        Identity::Inode(_) => Identity::of(operation, pid, process.as_fd())?,
+        Identity::StartTime(_) => Identity::StartTime(start_time(operation, pid)?),
+    };
+    if found != identity {
         let (theirs, ours) =
-            (format!("{pid}, started at tick {started}"), format!("that process started at tick {found}"));
+            (format!("{pid}, {identity}"), format!("the one with that number here, {found}"));
         return Err(Error::new(operation, Detail::Mismatch { what: "process", theirs, ours }));
     }
     let mismatch = |ours| {

@@ -14,6 +14,21 @@ fn memory() -> OwnedFd {
     memfd_create("memory", MemfdFlags::CLOEXEC).unwrap()
 }
 
+/// The token of another process that has the file.
+fn token_of(pid: u32, file: &OwnedFd) -> Token {
+    let pidfd = pidfd_open(Pid::from_raw(pid.cast_signed()).unwrap(), PidfdFlags::empty()).unwrap();
+    let identity = Identity::of(FETCH, pid, pidfd.as_fd()).unwrap();
+    Token { pid, identity, ..of_this(FETCH, file.as_fd()).unwrap() }
+}
+
+/// The identity of a later process.
+fn later(identity: Identity) -> Identity {
+    match identity {
+        Identity::Inode(inode) => Identity::Inode(inode + 1),
+        Identity::StartTime(ticks) => Identity::StartTime(ticks + 1),
+    }
+}
+
 /// Another process, which is killed on drop.
 struct Sleep(std::process::Child);
 
@@ -24,8 +39,7 @@ impl Sleep {
         command.arg("1000").stdin(file.try_clone().unwrap()).stdout(Stdio::null()).stderr(Stdio::null());
         let sleep = Self(command.spawn().unwrap());
         let pid = sleep.0.id();
-        let start_time = start_time(FETCH, pid).unwrap();
-        (sleep, Token { pid, start_time, number: 0, file: FileId::of(FETCH, file.as_fd()).unwrap() })
+        (sleep, Token { pid, number: 0, ..token_of(pid, file) })
     }
 }
 
@@ -56,7 +70,8 @@ fn unexpected_descriptor_is_not_taken() {
     let inode = FileId { inode: token.file.inode + 1, ..token.file };
     let device = FileId { device: token.file.device + 1, ..token.file };
     for (token, part) in [
-        (Token { start_time: token.start_time + 1, ..token }, "started at tick"),
+        (Token { identity: later(token.identity), ..token }, "the one with that number here, "),
+        (Token { identity: Identity::StartTime(1), ..token }, "started at tick 1"),
         (Token { file: inode, ..token }, "here that descriptor is open on inode"),
         (Token { file: device, ..token }, "here that descriptor is open on inode"),
         (Token { number: 99, ..token }, "here that descriptor is not open"),
@@ -71,11 +86,14 @@ fn unexpected_descriptor_is_not_taken() {
     let Detail::Mismatch { what, theirs, ours } = error.detail() else { panic!("{error}") };
     assert_eq!((*what, theirs), ("descriptor", &format!("{}, open on {inode}", token.number)));
     assert_eq!(*ours, format!("here that descriptor is open on {}", token.file));
-    let later = token.start_time + 1;
-    let error = fetch(FETCH, &Token { start_time: later, ..token }).unwrap_err();
+    let later = later(token.identity);
+    let error = fetch(FETCH, &Token { identity: later, ..token }).unwrap_err();
     let Detail::Mismatch { what, theirs, ours } = error.detail() else { panic!("{error}") };
-    assert_eq!((*what, theirs), ("process", &format!("{}, started at tick {later}", token.pid)));
-    assert_eq!(*ours, format!("that process started at tick {}", token.start_time));
+    assert_eq!((*what, theirs), ("process", &format!("{}, {later}", token.pid)));
+    assert_eq!(*ours, format!("the one with that number here, {}", token.identity));
+    // Where pidfds have no inodes of their own.
+    let started = Identity::StartTime(start_time(FETCH, token.pid).unwrap());
+    fetch(FETCH, &Token { identity: started, ..token }).unwrap();
 }
 
 #[test]
@@ -100,8 +118,7 @@ fn permission_error_says_what_is_needed() {
         }
     });
     ready.read_exact(&mut [0]).unwrap();
-    let token = Token { pid: owner.id(), ..of_this(FETCH, file.as_fd()).unwrap() };
-    let token = Token { start_time: start_time(FETCH, owner.id()).unwrap(), ..token };
+    let token = token_of(owner.id(), &file);
     Child::fork(|| {
         give_up_root();
         let error = fetch(FETCH, &token).unwrap_err();
