@@ -7,7 +7,7 @@ use crate::device_state::DeviceState;
 use crate::driver::Opened;
 use crate::error::{answer, failed};
 use crate::ffi::{CuResult, Functions, attribute};
-use crate::loader::{Loaded, no_device};
+use crate::loader::{Loaded, without_device};
 use crate::memory_types;
 use gpu_vmm_core::{
     Bytes, Device, DeviceId, DeviceUuid, DriverError, Granularity, Operation, Properties, Result,
@@ -34,7 +34,7 @@ pub(crate) fn list(loaded: &Loaded) -> Result<Vec<(Device, DeviceState)>> {
     // SAFETY: the pointer is valid for one int.
     check("cuDeviceGetCount", unsafe { (functions.device_get_count)(&raw mut count) })?;
     if count == 0 {
-        return Err(no_device("cuDeviceGetCount returned 0"));
+        return Err(without_device("cuDeviceGetCount returned 0"));
     }
     let count = u32::try_from(count).unwrap_or(0).min(DeviceId::LIMIT);
     (0..count)

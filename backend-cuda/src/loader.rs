@@ -8,6 +8,7 @@
 
 use crate::error::answer;
 use crate::ffi::{CuResult, DriverGetVersion, Functions, GraphFunctions, MulticastFunctions};
+use gpu_vmm_core::extend::no_device;
 use gpu_vmm_core::{Detail, DriverInfo, Error, LoadAttempt, Operation, Result, Vendor};
 use libloading::Error as LoadError;
 use std::error::Error as _;
@@ -170,7 +171,7 @@ fn start(OpenedLibrary { library, name, was_loaded }: OpenedLibrary) -> Result<L
     match unsafe { (functions.init)(0) } {
         CuResult::SUCCESS => {}
         CuResult::NO_DEVICE => {
-            return Err(no_device(&answer(&functions, "cuInit", CuResult::NO_DEVICE).to_string()));
+            return Err(without_device(&answer(&functions, "cuInit", CuResult::NO_DEVICE).to_string()));
         }
         // A driver that was initialized says so in a child that was forked after that, and cannot be initialized there.
         CuResult::NOT_INITIALIZED if was_loaded => return Err(Error::new(Operation::Open, Detail::Forked)),
@@ -193,21 +194,14 @@ fn start(OpenedLibrary { library, name, was_loaded }: OpenedLibrary) -> Result<L
 }
 
 /// Returns the error for a driver without devices, with the settings that can hide them.
-pub(crate) fn no_device(said: &str) -> Error {
+pub(crate) fn without_device(said: &str) -> Error {
     // The driver itself can create /dev/nvidiactl, so that file proves nothing; the kernel's own entries do.
     let module = if cfg!(target_os = "linux") && ["/proc/driver/nvidia", "/dev/dxg"].iter().all(is_missing) {
         "; /proc/driver/nvidia is missing, so NVIDIA's kernel module is not loaded or is hidden by a container"
     } else {
         ""
     };
-    let visible = match std::env::var_os("CUDA_VISIBLE_DEVICES") {
-        Some(value) => format!("; CUDA_VISIBLE_DEVICES is {value:?}"),
-        None => String::new(),
-    };
-    Error::new(
-        Operation::Open,
-        Detail::NoDevice { vendor: Vendor::Cuda, reason: format!("{said}{module}{visible}") },
-    )
+    no_device(Vendor::Cuda, format!("{said}{module}"), &["CUDA_VISIBLE_DEVICES"])
 }
 
 fn is_missing(path: &&str) -> bool {

@@ -4,6 +4,7 @@
 use crate::driver::Driver;
 use crate::ffi::{self, hipDeviceAttribute_t, hipMemAllocationGranularity_flags, hipUUID};
 use crate::quirks::{GRANULARITY_TOO_SMALL, workaround_enabled};
+use gpu_vmm_core::extend::no_device;
 use gpu_vmm_core::{
     Bytes, Detail, Device, DeviceId, DeviceUuid, DriverError, Error, Granularity, MemoryInfo, Operation,
     Properties, Result, Vendor,
@@ -17,7 +18,10 @@ pub(crate) const FLOOR: Bytes = Bytes::mib(2);
 /// Initializes HIP and returns its devices.
 pub(crate) fn all(driver: &Driver) -> Result<Vec<Device>> {
     const OPERATION: Operation = Operation::Open;
-    let none = |reason: String| Error::new(Operation::Open, Detail::NoDevice { vendor: Vendor::Hip, reason });
+    /// What can hide devices, in the order in which ROCr and HIP read it.
+    const HIDES: [&str; 4] =
+        ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"];
+    let none = |reason: String| no_device(Vendor::Hip, reason, &HIDES);
     let absent = |source: DriverError| none(source.to_string());
     // SAFETY: the argument is reserved and zero.
     let code = unsafe { (driver.hip.hipInit)(0) };

@@ -19,6 +19,7 @@ pub mod handles;
 mod instance;
 mod lock;
 mod memory_kind;
+mod no_device;
 mod no_waits;
 mod offset_range;
 mod operation;
@@ -43,6 +44,7 @@ pub use granularity::{Alignment, Granularity};
 pub use instance::InstanceId;
 pub use lock::Lock;
 pub use memory_kind::MemoryKind;
+pub use no_device::no_device;
 pub use no_waits::NoWaits;
 #[cfg(feature = "testkit")]
 pub use no_waits::{check_may_map, check_may_wait};
