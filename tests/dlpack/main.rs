@@ -6,7 +6,7 @@
 mod answers;
 
 use gpu_vmm::dlpack::{
-    DLDataTypeCode, DLDevice, DLDeviceType, DLPackVersion, DataType, LegacyTensor, Tensor, TensorRegion,
+    DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLPackVersion, LegacyTensor, Tensor, TensorRegion,
     TensorView,
 };
 use gpu_vmm::host::{HostBackend, HostConfig};
@@ -39,7 +39,7 @@ fn shared(machine: &Machine, granules: u64) -> TensorRegion<Machine> {
 }
 
 fn bytes_view(offset: u64, length: i64) -> TensorView {
-    TensorView::new(Bytes(offset), DataType::U8, [length])
+    TensorView::new(Bytes(offset), DLDataType::U8, [length])
 }
 
 /// Reads a tensor's data.
@@ -70,7 +70,7 @@ fn tensor_outlives_its_regions_owners() {
     let machine = machine();
     let shared = shared(&machine, 1);
     shared.write(Bytes(4096), b"kept").unwrap();
-    let view = TensorView::new(Bytes(4096), DataType::F32, [2, 3]);
+    let view = TensorView::new(Bytes(4096), DLDataType::F32, [2, 3]);
     let tensor = shared.dlpack(None, &view).unwrap();
     assert_eq!(shared.exports(), 1);
     assert_eq!(tensor.version(), DLPackVersion { major: 1, minor: 0 });
@@ -80,7 +80,7 @@ fn tensor_outlives_its_regions_owners() {
     assert_eq!(seen.data as u64, shared.with(Region::address).unwrap().0 + 4096);
     assert_eq!(seen.byte_offset, 0);
     assert_eq!(seen.device, DLDevice { device_type: DLDeviceType::CPU, device_id: 0 });
-    assert_eq!(seen.dtype, DataType { code: DLDataTypeCode::FLOAT, bits: 32, lanes: 1 });
+    assert_eq!(seen.dtype, DLDataType { code: DLDataTypeCode::FLOAT, bits: 32, lanes: 1 });
     assert_eq!(sizes(seen.shape, seen.ndim), [2, 3]);
     assert_eq!(sizes(seen.strides, seen.ndim), [3, 1]);
     assert_eq!(&data::<4>(seen.data), b"kept");
@@ -313,9 +313,9 @@ fn views_that_are_right() {
     let end = 2 * GRANULE.0;
     let strided = |shape: &[i64], strides: &[i64]| TensorView {
         strides: Some(strides.to_vec()),
-        ..TensorView::new(Bytes(end - 16), DataType::F32, shape)
+        ..TensorView::new(Bytes(end - 16), DLDataType::F32, shape)
     };
-    let compact = |offset: u64, shape: &[i64]| TensorView::new(Bytes(offset), DataType::F32, shape);
+    let compact = |offset: u64, shape: &[i64]| TensorView::new(Bytes(offset), DLDataType::F32, shape);
     let cases: [(TensorView, &[i64]); 12] = [
         (compact(end - 4, &[]), &[]),
         (compact(0, &[2, 512, 1024]), &[524_288, 1024, 1]),
@@ -340,9 +340,9 @@ fn views_that_are_right() {
         assert_eq!(sizes(seen.shape, seen.ndim), view.shape, "{view:?}");
         assert_eq!(sizes(seen.strides, seen.ndim), strides, "{view:?}");
     }
-    let most = TensorView::new(Bytes(0), DataType::U8, [1; 32]);
+    let most = TensorView::new(Bytes(0), DLDataType::U8, [1; 32]);
     assert_eq!(shared.dlpack(None, &most).unwrap().dl_tensor().ndim, 32);
-    let lanes = DataType { code: DLDataTypeCode::FLOAT, bits: 32, lanes: 3 };
+    let lanes = DLDataType { code: DLDataTypeCode::FLOAT, bits: 32, lanes: 3 };
     shared.dlpack(None, &TensorView::new(Bytes(12), lanes, [3])).unwrap();
     assert_eq!(shared.exports(), 0);
 }
@@ -351,8 +351,8 @@ fn views_that_are_right() {
 fn views_that_are_wrong_by_themselves() {
     let machine = machine();
     let shared = shared(&machine, 1);
-    let right = TensorView::new(Bytes(0), DataType::F32, [2, 2]);
-    let of = |bits, lanes| DataType { code: DLDataTypeCode::FLOAT, bits, lanes };
+    let right = TensorView::new(Bytes(0), DLDataType::F32, [2, 2]);
+    let of = |bits, lanes| DLDataType { code: DLDataTypeCode::FLOAT, bits, lanes };
     let strided = |strides: &[i64]| TensorView { strides: Some(strides.to_vec()), ..right.clone() };
     let shaped = |shape: &[i64]| TensorView { shape: shape.to_vec(), ..right.clone() };
     let far = TensorView { strides: Some(vec![1; 3]), ..shaped(&[2, 2, 2]) };

@@ -8,7 +8,7 @@ use crate::call::{quietly, status};
 use crate::region::Region;
 use crate::status::{Failure, Status};
 use crate::texts::{clear, give_if_wanted, object};
-use gpu_vmm::dlpack::{DLDataTypeCode, DLDevice, DataType, LegacyTensor, Tensor, TensorView};
+use gpu_vmm::dlpack::{DLDataType, DLDataTypeCode, DLDevice, LegacyTensor, Tensor, TensorView};
 use gpu_vmm::{Backend as _, Bytes, DeviceId, Operation};
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn gpu_vmm_region_dlpack(
         };
         let view = TensorView {
             offset: Bytes(offset),
-            dtype: DataType { code: DLDataTypeCode(code), bits, lanes },
+            dtype: DLDataType { code: DLDataTypeCode(code), bits, lanes },
             shape: numbers(shape),
             strides: (!strides.is_null()).then(|| numbers(strides)),
             read_only,

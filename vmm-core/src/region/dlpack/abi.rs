@@ -7,8 +7,6 @@ use std::ffi::c_void;
 
 /// Consumers must not write the tensor.
 pub const FLAG_READ_ONLY: u64 = 1 << 0;
-/// The producer made the tensor as a copy for this consumer. No tensor of a region is a copy.
-pub const FLAG_IS_COPIED: u64 = 1 << 1;
 
 /// The version of DLPack that defines the layout of a structure. The layout changes only with the major number.
 #[repr(C)]
@@ -222,7 +220,7 @@ mod tests {
             DLDataTypeCode::BOOL,
         ];
         assert_eq!(codes.map(|code| code.0), [0, 1, 2, 3, 4, 5, 6]);
-        assert_eq!((FLAG_READ_ONLY, FLAG_IS_COPIED), (1, 2));
+        assert_eq!(FLAG_READ_ONLY, 1);
         assert_eq!(DLPackVersion::CURRENT, DLPackVersion { major: 1, minor: 0 });
     }
 }

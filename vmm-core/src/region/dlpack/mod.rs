@@ -5,12 +5,12 @@
 //! need it.
 //!
 //! ```
-//! # use gpu_vmm_core::dlpack::{DataType, TensorRegion, TensorView};
+//! # use gpu_vmm_core::dlpack::{DLDataType, TensorRegion, TensorView};
 //! # use gpu_vmm_core::{Backend, Bytes, ErrorKind, Region, Result, WaitFor};
 //! # fn example<B: Backend>(backend: &B) -> Result<()> {
 //! let shared = TensorRegion::new(Region::builder(backend).reserve(Bytes::gib(64)).build()?);
 //! shared.grow_to(Bytes::mib(2))?;
-//! let tensor = shared.dlpack(None, &TensorView::new(Bytes(0), DataType::F32, [512, 1024]))?;
+//! let tensor = shared.dlpack(None, &TensorView::new(Bytes(0), DLDataType::F32, [512, 1024]))?;
 //! let data = tensor.dl_tensor().data;
 //!
 //! // The tensor stays valid while the region grows. It keeps the region alive, also when every `TensorRegion` is dropped.
@@ -48,8 +48,8 @@ mod view;
 
 pub use abi::{
     DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned,
-    DLPackVersion, DLTensor, FLAG_IS_COPIED, FLAG_READ_ONLY,
+    DLPackVersion, DLTensor, FLAG_READ_ONLY,
 };
 pub use shared::TensorRegion;
 pub use tensor::{LegacyTensor, Tensor};
-pub use view::{DataType, MAX_DIMENSIONS, TensorView};
+pub use view::TensorView;

@@ -112,9 +112,12 @@ unsafe impl Sync for LegacyTensor {}
 
 #[cfg(test)]
 mod tests {
-    use super::super::abi::{DLDataType, DLDevice, DLDeviceType, FLAG_IS_COPIED};
+    use super::super::abi::{DLDataType, DLDevice, DLDeviceType};
     use super::*;
     use std::ptr::null_mut;
+
+    /// DLPack's flag of a tensor that is a copy, which none of a region is.
+    const FLAG_IS_COPIED: u64 = 1 << 1;
 
     #[test]
     fn only_one_flag_makes_tensor_read_only() {

@@ -4,10 +4,7 @@ use super::abi::DLDataType;
 use crate::types::{Bytes, Detail, Error, Operation, Result};
 
 /// The maximum number of dimensions of a tensor of a region. Consumers support no more.
-pub const MAX_DIMENSIONS: usize = 32;
-
-/// The type of an element.
-pub type DataType = DLDataType;
+const MAX_DIMENSIONS: usize = 32;
 
 /// A part of a region as a tensor.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,7 +12,7 @@ pub struct TensorView {
     /// The offset of the first element in the region: a multiple of the element's size.
     pub offset: Bytes,
     /// The type of an element, whose size must be whole bytes.
-    pub dtype: DataType,
+    pub dtype: DLDataType,
     /// The number of elements in each dimension. Without dimensions the tensor is one element; with a size of zero it has no
     /// element.
     pub shape: Vec<i64>,
@@ -39,7 +36,7 @@ pub(super) struct LaidOut {
 impl TensorView {
     /// Returns a view for reading and writing of elements that follow each other, the last dimension first.
     #[must_use]
-    pub fn new(offset: Bytes, dtype: DataType, shape: impl Into<Vec<i64>>) -> Self {
+    pub fn new(offset: Bytes, dtype: DLDataType, shape: impl Into<Vec<i64>>) -> Self {
         Self { offset, dtype, shape: shape.into(), strides: None, read_only: false }
     }
 
@@ -81,7 +78,7 @@ impl TensorView {
 
     /// The size of an element in bytes.
     fn element(&self) -> Result<u64, String> {
-        let DataType { bits, lanes, .. } = self.dtype;
+        let DLDataType { bits, lanes, .. } = self.dtype;
         if bits == 0 || bits % 8 != 0 || lanes == 0 {
             return Err(format!(
                 "an element of {lanes} lanes of {bits} bits; the bits must be 8 or a multiple of it, \
