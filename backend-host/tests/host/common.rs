@@ -2,7 +2,8 @@
 
 use crate::{ONE, SMALL};
 use gpu_vmm_core::{
-    Access, Backend, BackingStore, Bytes, PageList, Properties, Region, RegionState, Result, WaitFor,
+    Access, Backend, BackingStore, Bytes, PageList, PhysicalMemory, Properties, Region, RegionState, Result,
+    WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::{FaultInject, Random};
@@ -47,6 +48,35 @@ fn evict<B: Backend>(region: &mut Region<B>, store: &BackingStore<B>) -> Result<
 fn restore<B: Backend>(region: &mut Region<B>, list: &PageList<B>) -> Result<()> {
     let RegionState::Suspended { memory, .. } = region.state() else { return Ok(()) };
     region.resume_from(&mut list.take(memory)?).map(drop)
+}
+
+/// Memory whose shared contents were saved has other contents when other regions share it.
+#[test]
+fn released_memory_is_shared_by_others() {
+    let host = HostConfig::new().granularity(SMALL).open().unwrap();
+    let store = BackingStore::pinned(&host, SMALL * 4).unwrap();
+    let mut free = vec![PhysicalMemory::create(&host, SMALL, Properties::on(ONE)).unwrap()];
+    let mut share = |byte| {
+        let memory = std::mem::take(&mut free);
+        memory[0].write(Bytes::ZERO, &[byte; 9]).unwrap();
+        let mut both = [(); 2].map(|()| Region::builder(&host).reserve(SMALL).build().unwrap());
+        for region in &mut both {
+            region.map_with_access(Bytes::ZERO, &memory, ONE, Access::Read).unwrap();
+        }
+        drop(memory);
+        both.iter_mut().for_each(|region| _ = region.suspend_into(&store, IDLE, &mut free).unwrap());
+        assert_eq!(free.len(), 1);
+        both
+    };
+    let (first, second) = (share(1), share(2));
+    for (regions, expected) in [(second, 2), (first, 1)] {
+        for mut region in regions {
+            region.resume().unwrap();
+            let mut bytes = [0; 9];
+            region.read(Bytes::ZERO, &mut bytes).unwrap();
+            assert_eq!(bytes, [expected; 9]);
+        }
+    }
 }
 
 /// Whichever call fails, no contents are lost, and the same calls succeed afterwards.

@@ -6,8 +6,8 @@
 use crate::driver::Backend;
 use crate::memory::{PhysicalMemory, SavedContents};
 use crate::types::{Bytes, Lock, Operation, Properties, Result};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 /// One piece of memory that at least one suspended region has in common with others.
 #[derive(Debug)]
@@ -66,7 +66,12 @@ impl<B: Backend> CommonMemory<B> {
     ) -> Result<Option<PhysicalMemory<B>>> {
         let mut state = self.state.lock(operation)?;
         let saved = match &*state {
-            State::Present(memory) if !is_used(memory) => save(memory)?,
+            State::Present(memory) if !is_used(memory) => {
+                let saved = save(memory)?;
+                // The next regions that use the memory have other contents in it.
+                *memory.common().lock(operation)? = Weak::new();
+                saved
+            }
             _ => return Ok(None),
         };
         self.is_saved.store(true, Ordering::Relaxed);
