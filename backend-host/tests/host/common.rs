@@ -7,7 +7,7 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::{FaultInject, Random};
-use std::sync::Mutex;
+use std::sync::{Barrier, Mutex};
 
 const IDLE: WaitFor<'static> = WaitFor::all_devices();
 
@@ -76,6 +76,53 @@ fn released_memory_is_shared_by_others() {
             region.read(Bytes::ZERO, &mut bytes).unwrap();
             assert_eq!(bytes, [expected; 9]);
         }
+    }
+}
+
+/// Whichever call fails, the list has no piece more than before, and none is lost.
+#[test]
+fn failed_resume_leaves_the_list() {
+    let faults = FaultInject::new(HostConfig::new().granularity(SMALL).open().unwrap());
+    let (pages, store) = (pages(&faults, 8), BackingStore::pinned(&faults, SMALL * 8).unwrap());
+    let mut both = sequences(&faults, &pages, 2);
+    both.iter_mut().for_each(|region| _ = evict(region, &store).unwrap());
+    for number in 0.. {
+        // Not enough: the other pieces are created.
+        let mut list = pages.take(SMALL * 2).unwrap();
+        faults.fail(number, 1);
+        let resumed = both[0].resume_from(&mut list);
+        faults.stop();
+        let RegionState::Suspended { memory, .. } = both[0].state() else { break };
+        // Shared pages that were restored have left the list or are new.
+        let restored = SMALL * (PREFIX + 1) - memory;
+        let least = 2_usize.saturating_sub((restored / SMALL) as usize);
+        assert!((least..=2).contains(&list.len()), "{} pieces at call {number}: {resumed:?}", list.len());
+        evict(&mut both[0], &store).unwrap();
+    }
+    check(&both[0], 0);
+}
+
+/// Of threads that resume regions with shared memory at once, one restores each piece, and the others keep their memory for it.
+#[test]
+fn threads_keep_the_memory_that_another_restored() {
+    let host = HostConfig::new().granularity(SMALL).open().unwrap();
+    let (pages, store) = (pages(&host, 64), BackingStore::pinned(&host, SMALL * 8).unwrap());
+    let mut both = sequences(&host, &pages, 2);
+    let start = Barrier::new(2);
+    for round in 0..200 {
+        both.iter_mut().for_each(|region| _ = evict(region, &store).unwrap());
+        let resume = |region: &mut Region<HostBackend>| {
+            let mut list = pages.take(SMALL * (PREFIX + 1)).unwrap();
+            start.wait();
+            let did = region.resume_from(&mut list).unwrap();
+            [did.memory, did.contents, SMALL * list.len() as u64]
+        };
+        let did: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = both.iter_mut().map(|region| scope.spawn(|| resume(region))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let sums: [Bytes; 3] = std::array::from_fn(|at| did.iter().map(|one| one[at]).sum());
+        assert_eq!(sums, [SMALL * (PREFIX + 2), SMALL * (PREFIX + 2), SMALL * PREFIX], "round {round}");
     }
 }
 

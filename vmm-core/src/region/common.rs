@@ -2,7 +2,7 @@
 
 use super::Region;
 use super::sharing::holder;
-use super::suspension::{Obtained, Suspension};
+use super::suspension::{ForShared, Obtained, Suspension};
 use crate::driver::Backend;
 use crate::memory::{BackingKind, BackingStore, Batch, PhysicalMemory, SavedContents, Segment};
 use crate::types::{Access, Bytes, Operation, Result};
@@ -27,34 +27,41 @@ impl<B: Backend> Suspension<B> {
         Ok(())
     }
 
-    /// Returns the shared memory. Pieces that were saved are restored in memory that was obtained for them.
+    /// Returns the shared memory, and the size of the pieces that this call has restored, in memory that was obtained for them.
     pub(super) fn shared_memory(
         &self,
         backend: &B,
         obtained: &mut Obtained<B>,
-    ) -> Result<Vec<PhysicalMemory<B>>> {
+    ) -> Result<(Vec<PhysicalMemory<B>>, Bytes)> {
         let operation = Operation::Resume;
+        let mut restored = Bytes::ZERO;
         let free = &mut obtained.for_shared;
         let pieces = self.before.shared.iter().map(|piece| {
             piece.memory(operation, |piece, saved| {
-                let is_alike = |one: &PhysicalMemory<B>| {
-                    (one.size(), one.properties()) == (piece.size(), piece.properties())
-                };
-                let memory = match free.iter().position(is_alike) {
+                let alike = (piece.size(), piece.properties());
+                let is_alike = |one: &ForShared<B>| (one.memory.size(), one.memory.properties()) == alike;
+                let one = match free.iter().position(is_alike) {
                     Some(at) => free.swap_remove(at),
                     // Another region has saved the piece since memory was obtained.
-                    None => PhysicalMemory::create(backend, piece.size(), piece.properties())?,
+                    None => ForShared {
+                        memory: PhysicalMemory::create(backend, piece.size(), piece.properties())?,
+                        is_taken: false,
+                    },
                 };
-                match restore(backend, saved, &memory) {
-                    Ok(()) => Ok(memory),
+                match restore(backend, saved, &one.memory) {
+                    Ok(()) => {
+                        restored += piece.size();
+                        Ok(one.memory)
+                    }
                     Err(error) => {
-                        free.push(memory);
+                        free.push(one);
                         Err(error)
                     }
                 }
             })
         });
-        pieces.collect()
+        let pieces = pieces.collect::<Result<_>>()?;
+        Ok((pieces, restored))
     }
 }
 

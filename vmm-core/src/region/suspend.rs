@@ -4,7 +4,7 @@
 //! mappings. If the owner of the memory lacks the access for that, it receives the access for the copy.
 
 use super::layout::Layout;
-use super::suspension::{Missing, Suspension, total};
+use super::suspension::{Missing, Suspension, total, unused};
 use super::table::PlacedMapping;
 use super::{BackingEffect, Region};
 use crate::driver::{Backend, WaitFor};
@@ -30,8 +30,9 @@ pub struct Suspended {
 
 impl Suspended {
     fn of<B: Backend>(suspension: &Suspension<B>, already: bool) -> Self {
-        let (memory, kept) = (suspension.memory(), suspension.contents());
-        Self { memory, kept, shared: suspension.shared(false), already }
+        let (missing, own) = (total(&suspension.before.missing), suspension.own_contents());
+        let saved = suspension.saved();
+        Self { memory: missing + saved, kept: own + saved, shared: suspension.shared() - saved, already }
     }
 }
 
@@ -211,8 +212,7 @@ impl<B: Backend> Region<B> {
         };
         self.layout.regain()?;
         let mut obtained = suspended.obtain(&self.backend, list)?;
-        let did = Resumed { memory: suspended.memory(), contents: suspended.contents(), already: false };
-        let shared = match suspended.shared_memory(&self.backend, &mut obtained) {
+        let (shared, restored) = match suspended.shared_memory(&self.backend, &mut obtained) {
             Ok(shared) => shared,
             Err(error) => {
                 list.extend(obtained.taken());
@@ -232,8 +232,11 @@ impl<B: Backend> Region<B> {
             list.extend(obtained.taken().filter(is_free));
             return Err(error);
         }
+        let (memory, contents) = (total(&suspended.before.missing), suspended.own_contents());
         self.suspended = None;
-        Ok(did)
+        // Another region can have restored a shared piece meanwhile.
+        list.extend(unused(obtained.for_shared));
+        Ok(Resumed { memory: memory + restored, contents: contents + restored, already: false })
     }
 
     /// Returns the state of the region, and of a suspended region the size of its memory and the kind of its store.

@@ -65,8 +65,15 @@ pub(super) struct Obtained<B: Backend> {
     taken: Vec<Option<PhysicalMemory<B>>>,
     /// New memory for the other missing pieces, in their order.
     created: Vec<PhysicalMemory<B>>,
-    /// Memory for the shared pieces that were saved.
-    pub(super) for_shared: Vec<PhysicalMemory<B>>,
+    /// Memory for the shared pieces that were saved: pieces of the caller, and new ones.
+    pub(super) for_shared: Vec<ForShared<B>>,
+}
+
+/// Memory for a shared piece.
+pub(super) struct ForShared<B: Backend> {
+    pub(super) memory: PhysicalMemory<B>,
+    /// True if the memory came from the caller's list.
+    pub(super) is_taken: bool,
 }
 
 impl<B: Backend> Obtained<B> {
@@ -76,28 +83,36 @@ impl<B: Backend> Obtained<B> {
         self.taken.iter().filter_map(move |taken| taken.as_ref().or_else(|| created.next()))
     }
 
-    /// The pieces of the caller, and those that no shared piece has taken.
+    /// The pieces of the caller, except those that contain shared memory now.
     pub(super) fn taken(self) -> impl Iterator<Item = PhysicalMemory<B>> {
-        self.taken.into_iter().flatten().chain(self.for_shared)
+        self.taken.into_iter().flatten().chain(unused(self.for_shared))
     }
+}
+
+/// The pieces of the caller that no shared piece has taken.
+pub(super) fn unused<B: Backend>(for_shared: Vec<ForShared<B>>) -> impl Iterator<Item = PhysicalMemory<B>> {
+    for_shared.into_iter().filter(|one| one.is_taken).map(|one| one.memory)
 }
 
 impl<B: Backend> Suspension<B> {
     /// The size of the memory that the region lacks.
     pub(super) fn memory(&self) -> Bytes {
-        total(&self.before.missing) + self.shared(true)
+        total(&self.before.missing) + self.saved()
     }
 
-    /// The size of the saved contents.
-    pub(super) fn contents(&self) -> Bytes {
-        let own = if self.kept.is_nothing() { Bytes::ZERO } else { total(&self.before.missing) };
-        own + self.shared(true)
+    /// The size of the region's own contents in the store.
+    pub(super) fn own_contents(&self) -> Bytes {
+        if self.kept.is_nothing() { Bytes::ZERO } else { total(&self.before.missing) }
     }
 
-    /// The size of the shared memory that was saved, or that is there.
-    pub(super) fn shared(&self, is_saved: bool) -> Bytes {
-        let pieces = self.before.shared.iter().filter(|piece| piece.is_saved() == is_saved);
-        pieces.map(|piece| piece.size()).sum()
+    /// The size of the shared memory that was saved. Another thread can change it at any time.
+    pub(super) fn saved(&self) -> Bytes {
+        self.before.shared.iter().filter(|piece| piece.is_saved()).map(|piece| piece.size()).sum()
+    }
+
+    /// The size of the shared memory, saved or not.
+    pub(super) fn shared(&self) -> Bytes {
+        self.before.shared.iter().map(|piece| piece.size()).sum()
     }
 
     /// The ranges that the resume maps.
@@ -125,7 +140,10 @@ impl<B: Backend> Suspension<B> {
             Ok(mut created) => {
                 let own = taken.iter().filter(|taken| taken.is_none()).count();
                 let rest = created.split_off(own);
-                let for_shared = for_shared.into_iter().flatten().chain(rest).collect();
+                let old = for_shared.into_iter().flatten().map(|memory| (memory, true));
+                let for_shared = old.chain(rest.into_iter().map(|memory| (memory, false)));
+                let for_shared =
+                    for_shared.map(|(memory, is_taken)| ForShared { memory, is_taken }).collect();
                 Ok(Obtained { taken, created, for_shared })
             }
             Err(error) => {
