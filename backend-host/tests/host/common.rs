@@ -2,12 +2,13 @@
 
 use crate::{ONE, SMALL};
 use gpu_vmm_core::{
-    Access, Backend, BackingStore, Bytes, PageList, PhysicalMemory, Properties, Region, RegionState, Result,
-    WaitFor,
+    Access, Backend, BackingChange, BackingObserver, BackingOutcome, BackingStore, Bytes, Operation,
+    PageList, PhysicalMemory, Properties, Region, RegionState, Result, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::{FaultInject, Random};
-use std::sync::{Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::time::Duration;
 
 const IDLE: WaitFor<'static> = WaitFor::all_devices();
 
@@ -124,6 +125,107 @@ fn threads_keep_the_memory_that_another_restored() {
         let sums: [Bytes; 3] = std::array::from_fn(|at| did.iter().map(|one| one[at]).sum());
         assert_eq!(sums, [SMALL * (PREFIX + 2), SMALL * (PREFIX + 2), SMALL * PREFIX], "round {round}");
     }
+}
+
+/// Calls a function after a region was released.
+struct Released(Box<dyn Fn() + Send + Sync>);
+
+impl BackingObserver for Released {
+    fn before(
+        &self,
+        _: &BackingChange<'_>,
+    ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
+    }
+
+    fn after(&self, _: &BackingChange<'_>, _: BackingOutcome) {
+        (self.0)();
+    }
+}
+
+/// Drops a region of one page, whose memory is deferred. Once it is released, an observer waits for another thread, and sends whether
+/// that has ended.
+fn release_later<B: Backend>(
+    backend: &B,
+    act: impl Fn() + Clone + Send + Sync + 'static,
+) -> mpsc::Receiver<bool> {
+    let mut region = Region::builder(backend).reserve(SMALL).build().unwrap();
+    region.grow_to(SMALL).unwrap();
+    let (sends, done) = mpsc::channel();
+    region.on_backing_change(Released(Box::new(move || {
+        let (act, (ends, ended)) = (act.clone(), mpsc::channel());
+        std::thread::spawn(move || {
+            act();
+            _ = ends.send(());
+        });
+        sends.send(ended.recv_timeout(Duration::from_secs(5)).is_ok()).unwrap();
+    })));
+    region.release_later();
+    done
+}
+
+/// A resume that frees deferred memory calls observers, which may wait for a thread that needs the same shared memory.
+#[test]
+fn resume_calls_no_observer_with_shared_memory_locked() {
+    // For the prefix and a page of each of four regions.
+    let host = HostConfig::new().granularity(SMALL).memory(SMALL * (PREFIX + 4)).open().unwrap();
+    let faults = FaultInject::new(host);
+    let store = BackingStore::pinned(&faults, SMALL * 8).unwrap();
+    let list = pages(&faults, PREFIX + 2);
+    let mut both = sequences(&faults, &list, 2);
+    list.set_budget(Bytes::ZERO).unwrap();
+    let (last, mut first) = (both.pop().unwrap(), both.pop().unwrap());
+    let last = Arc::new(Mutex::new((last, Vec::new())));
+    let suspend = {
+        let (last, store) = (Arc::clone(&last), store.clone());
+        move || {
+            let (region, list) = &mut *last.lock().unwrap();
+            // SAFETY: no device uses the region.
+            region.suspend_into(&store, unsafe { WaitFor::nothing() }, list).unwrap();
+        }
+    };
+    evict(&mut first, &store).unwrap();
+    let done = [(); 2].map(|()| release_later(&faults, suspend.clone()));
+    // The region's own page is created first. Then there is no memory for the prefix, which a list holds.
+    faults.during(Operation::CreateMemory, suspend);
+    let resumed = first.resume();
+    assert_eq!(done.map(|done| done.recv().unwrap()), [true; 2], "a thread waits for the resume");
+    resumed.unwrap();
+    check(&first, 0);
+}
+
+/// So does the end of a copy that has failed.
+#[test]
+fn failed_copy_calls_no_observer_with_shared_memory_locked() {
+    let faults = FaultInject::new(HostConfig::new().granularity(SMALL).open().unwrap());
+    let (pages, store) = (pages(&faults, 8), BackingStore::pinned(&faults, SMALL * 8).unwrap());
+    let mut all = sequences(&faults, &pages, 3);
+    let [first, second] = [0, 1].map(|_| {
+        let mut region = all.remove(0);
+        evict(&mut region, &store).unwrap();
+        Arc::new(Mutex::new(region))
+    });
+    drop(all);
+    let suspend = {
+        let store = store.clone();
+        move || _ = evict(&mut second.lock().unwrap(), &store)
+    };
+    let done = release_later(&faults, suspend.clone());
+    faults.fail_calls(&[Operation::QueueCopyToHost]);
+    let suspended = evict(&mut first.lock().unwrap(), &store);
+    faults.stop();
+    assert!(done.recv().unwrap(), "a thread waits for the suspend");
+    suspended.unwrap_err();
+    suspend();
+    let done = release_later(&faults, suspend);
+    faults.fail_calls(&[Operation::QueueCopyFromHost]);
+    let resumed = restore(&mut first.lock().unwrap(), &pages);
+    faults.stop();
+    assert!(done.recv().unwrap(), "a thread waits for the resume");
+    resumed.unwrap_err();
+    let mut first = first.lock().unwrap();
+    restore(&mut first, &pages).unwrap();
+    check(&first, 0);
 }
 
 /// Whichever call fails, no contents are lost, and the same calls succeed afterwards.

@@ -20,6 +20,7 @@ pub use backing::{BackingKind, BackingStore};
 pub(crate) use chunks::Batch;
 pub(crate) use common::CommonMemory;
 pub use page_list::{PageList, PageListStats};
+pub(crate) use physical::or_again;
 pub use physical::{MemoryId, PhysicalMemory, create_now, free_deferred, rounded_size};
 pub use poison::POISON;
 pub(crate) use poison::poison;

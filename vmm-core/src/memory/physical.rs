@@ -412,7 +412,7 @@ fn create_handle_now<B: Backend>(backend: &B, size: Bytes, properties: &Properti
 }
 
 /// Creates memory, and tries again after freeing deferred memory if the device is out of memory.
-fn or_again<B: Backend, T>(backend: &B, create: impl Fn() -> Result<T>) -> Result<T> {
+pub(crate) fn or_again<B: Backend, T>(backend: &B, mut create: impl FnMut() -> Result<T>) -> Result<T> {
     match create() {
         Err(error) if matches!(error.detail(), Detail::OutOfMemory { .. }) && free_deferred(backend) => {
             create()

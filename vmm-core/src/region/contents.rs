@@ -69,20 +69,37 @@ impl<B: Backend> PhysicalMemory<B> {
     }
 
     /// Maps the memory at addresses of its own while `work` runs.
-    pub(super) fn mapped_alone(
+    fn mapped_alone(&self, access: Access, work: impl FnOnce(&mut Region<B>) -> Result<()>) -> Result<()> {
+        let mut left = None;
+        let done = self.mapped_under_lock(&mut left, access, work);
+        end(left);
+        done
+    }
+
+    /// Does the same for a caller that holds a lock. After an error, `left` receives the region, which the caller [ends](end)
+    /// without the lock.
+    pub(super) fn mapped_under_lock(
         &self,
+        left: &mut Option<Region<B>>,
         access: Access,
         work: impl FnOnce(&mut Region<B>) -> Result<()>,
     ) -> Result<()> {
         let builder = Region::builder(self.backend()).memory(self.properties());
-        let mut region = builder.reserve(self.size()).build()?;
+        let region = left.insert(builder.reserve(self.size()).build()?);
         region.map_with_access(Bytes::ZERO, std::slice::from_ref(self), self.device(), access)?;
-        let done = work(&mut region);
-        let wait = match done {
-            // SAFETY: no device knows the addresses, and the copy has completed.
-            Ok(()) => unsafe { WaitFor::nothing() },
-            Err(_) => WaitFor::all_devices(),
-        };
-        done.and(region.close(wait))
+        work(region)?;
+        // SAFETY: no device knows the addresses, and the copy has completed.
+        region.empty(unsafe { WaitFor::nothing() })?;
+        *left = None;
+        Ok(())
+    }
+}
+
+/// Waits for the devices that a failed copy may still use, which calls observers of regions that were dropped, and removes its
+/// mapping.
+pub(super) fn end<B: Backend>(left: Option<Region<B>>) {
+    if let Some(region) = left {
+        // The error of the copy is returned.
+        let _ = region.close(WaitFor::all_devices());
     }
 }
