@@ -111,6 +111,27 @@ fn move_requires_granularity_of_target_device() {
     assert!(between.mappings().all(|mapping| mapping.memory.device() == ONE));
 }
 
+/// Every operation of a region has its granularity, so a fork leaves no mapping that no other call could name.
+#[test]
+fn fork_requires_granularity_of_other_region() {
+    let backend = mixed();
+    let into = |device| Region::builder(&backend).on(device).reserve(COARSE * 4).build().unwrap();
+    let before = |region: &Region<Mixed>| {
+        let mappings = region.mappings().map(|one| (one.offset, one.memory.id()));
+        (mappings.collect::<Vec<_>>(), region.access(Bytes::ZERO, ONE))
+    };
+    for sizes in [&[SMALL, SMALL][..], &[COARSE, SMALL, SMALL], &[SMALL, COARSE, SMALL]] {
+        let (mut fine, mut coarse) = (region(&backend, sizes), into(TWO));
+        let (mappings, length) = (before(&fine), sizes.iter().copied().sum());
+        assert_eq!(unaligned(fine.fork(length, &mut coarse)).1, COARSE, "{sizes:?}");
+        assert_eq!((before(&fine), coarse.mapped()), (mappings, Bytes::ZERO), "{sizes:?}");
+        fine.fork(length, &mut into(ONE)).unwrap();
+    }
+    let mut coarse = into(TWO);
+    region(&backend, &[COARSE, COARSE]).fork(COARSE * 2, &mut coarse).unwrap();
+    coarse.unmap(COARSE, COARSE, IDLE).unwrap();
+}
+
 /// The same machine, which notes the addresses from which devices copy.
 #[derive(Clone, Debug)]
 struct Noting {

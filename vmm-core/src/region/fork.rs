@@ -47,6 +47,7 @@ impl<B: Backend> Region<B> {
         let mut writable = Vec::new();
         for (offset, mapping) in self.layout.table.touching(Bytes::ZERO, length) {
             let part = OffsetRange { offset, length: mapping.length() };
+            into.check_part(operation, offset, part.length)?;
             into.check_crosses_reservation(operation, offset, part.length)?;
             let mut access = AccessMap::NONE;
             for grant in mapping.access.grants() {
