@@ -127,6 +127,36 @@ fn threads_keep_the_memory_that_another_restored() {
     }
 }
 
+/// Whichever call fails, a page that is not made private stays, and the list has only what it had.
+#[test]
+fn failed_copy_of_a_page_leaves_the_list() {
+    let faults = FaultInject::new(HostConfig::new().granularity(SMALL).open().unwrap());
+    let pages = pages(&faults, 32);
+    let mut both = sequences(&faults, &pages, 2);
+    for number in 0.. {
+        // Not enough: the other page is created.
+        let mut list = pages.take(SMALL).unwrap();
+        let memory =
+            |region: &Region<_>| [0, SMALL.0].map(|at| region.mapping_at(Bytes(at)).unwrap().memory.id());
+        let (had, before) = (list[0].id(), [0, 1].map(|at| memory(&both[at])));
+        faults.fail(number, 1);
+        let done = both[0].make_private(Bytes::ZERO, SMALL * PREFIX, &mut list, IDLE);
+        faults.stop();
+        let [after, other] = [0, 1].map(|at| memory(&both[at]));
+        assert_eq!(other, before[1]);
+        assert!(after[0] == before[0][0] || after[0] == had, "call {number}: {done:?}");
+        let left: Vec<_> = list.iter().map(|one| one.id()).collect();
+        assert_eq!(left, if after[0] == had { vec![] } else { vec![had] }, "call {number}: {done:?}");
+        let done = done.is_ok();
+        both[0].make_private(Bytes::ZERO, SMALL * PREFIX, &mut list, IDLE).unwrap();
+        both.iter().enumerate().for_each(|(number, region)| check(region, number));
+        if done {
+            break;
+        }
+        both = sequences(&faults, &pages, 2);
+    }
+}
+
 /// Calls a function after a region was released.
 struct Released(Box<dyn Fn() + Send + Sync>);
 

@@ -14,8 +14,9 @@ use std::slice;
 impl<B: Backend> Region<B> {
     /// Maps the memory of the first `length` bytes in another region as well, at the same offsets. Both regions may only read it then.
     ///
-    /// Each device that has access here has read access in both regions. No byte is copied: a sequence that continues another one
-    /// shares its beginning, until it makes a part [private](Region::make_private). The part must consist of whole mappings without a
+    /// Each device that has access here has read access in both regions. Other mappings of the memory keep their access. No byte is
+    /// copied: a sequence that continues another one shares its beginning, until it makes a part
+    /// [private](Region::make_private). The part must consist of whole mappings without a
     /// hole, and nothing may be mapped there in the other region.
     ///
     /// Waits for the devices that may write here, whose access changes.
@@ -74,12 +75,14 @@ impl<B: Backend> Region<B> {
     ///
     /// Pieces with another holder (a mapping, a clone, another process) are copied by their device into pieces of `list`, of the same
     /// size and properties, or into new ones, which are mapped in their place. Other pieces stay. Returns the size of the copies. The part must
-    /// consist of whole mappings without a hole. Waits as `done` says before it copies.
+    /// consist of whole mappings without a hole. Waits as `done` says before it copies, and for the devices whose access changes.
     ///
     /// # Errors
     ///
     /// Those of [`PhysicalMemory::create`], [`Region::copy_from`] and [`Region::swap`]. The region is then as before, but for pieces
-    /// before the one that failed. Those of [`Region::set_access`]: the part is private then, and a second call sets the access.
+    /// before the one that failed, and a piece that was taken out of the list for that one is there again. Those of
+    /// [`Region::close`]: that piece has been replaced too. Those of [`Region::set_access`]: the part is private then. A second call
+    /// does the rest.
     pub fn make_private(
         &mut self,
         offset: Bytes,
@@ -118,13 +121,14 @@ impl<B: Backend> Region<B> {
         done: WaitFor<'_>,
     ) -> Result<()> {
         let (size, properties) = (memory.size(), memory.properties());
-        let copy = take_from(list, &self.backend, size, properties)
-            .map_or_else(|| PhysicalMemory::create(&self.backend, size, properties), Ok)?;
+        let taken = take_from(list, &self.backend, size, properties);
+        let is_taken = taken.is_some();
+        let copy = taken.map_or_else(|| PhysicalMemory::create(&self.backend, size, properties), Ok)?;
         match self.exchange_for(offset, &copy, done) {
             // SAFETY: the work on this part was waited for, and only the copy has used the other addresses.
             Ok(other) => other.close(unsafe { WaitFor::nothing() }),
             Err(error) => {
-                list.push(copy);
+                list.extend(is_taken.then_some(copy));
                 Err(error)
             }
         }
