@@ -53,6 +53,17 @@ fn failed_copy_is_reported_as_copy() {
     }
 }
 
+/// Its devices are not this machine's, so their numbers mean nothing.
+#[test]
+fn copy_from_memory_of_another_backend_is_refused() {
+    let (host, other) = (pair(), FaultInject::new(HostConfig::new().open().unwrap()));
+    let to = PhysicalMemory::create(&host, GRANULE, Properties::on(TWO)).unwrap();
+    let from = PhysicalMemory::create(&other, GRANULE, Properties::on(ONE)).unwrap();
+    let error = to.copy_from(Bytes::ZERO, &from, Bytes::ZERO, GRANULE).unwrap_err();
+    assert!(matches!(error.detail(), Detail::ForeignHandle { .. }), "{error}");
+    assert_eq!(error.operation(), Operation::Copy);
+}
+
 /// The source is memory of two devices, so that the copy has two parts. The second must not be as long as both.
 #[test]
 fn copy_from_two_devices_ends_correctly() {

@@ -3,7 +3,7 @@
 
 use super::Region;
 use super::map::check_inside;
-use crate::driver::{Backend, WaitFor};
+use crate::driver::{Backend, WaitFor, check_same};
 use crate::memory::PhysicalMemory;
 #[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
@@ -44,13 +44,16 @@ impl<B: Backend> PhysicalMemory<B> {
     /// Copies a part of other memory into this one, whether or not they are mapped, and waits until it is there. The device that owns
     /// this memory makes the copy. Does not wait for work that is queued on streams.
     ///
-    /// It maps both at addresses of their own, as [`PhysicalMemory::write`] does.
+    /// It maps both at addresses of their own, as [`PhysicalMemory::write`] does. Two parts of the same memory must not overlap: the
+    /// bytes of the part are undefined then.
     ///
     /// # Errors
     ///
-    /// Those of [`PhysicalMemory::write`] for either part, and those of [`Region::copy_from`].
+    /// Those of [`PhysicalMemory::write`] for either part, [`Detail::PeerUnreachable`] if this memory's device cannot reach the other
+    /// memory, and those of [`Region::copy_from`].
     pub fn copy_from(&self, offset: Bytes, source: &Self, from: Bytes, length: Bytes) -> Result<()> {
         let operation = Operation::Copy;
+        check_same(operation, source.backend(), self.backend())?;
         if !self.has(operation, offset, length)? || !source.has(operation, from, length)? {
             return Ok(());
         }
