@@ -252,6 +252,7 @@ impl<B: Backend> Region<B> {
     ///
     /// These operations call it: [`unmap`](Region::unmap), [`shrink_to`](Region::shrink_to), [`suspend`](Region::suspend),
     /// [`resume`](Region::resume), [`swap`](Region::swap) (the observers of both regions),
+    /// [`make_private`](Region::make_private) (as a swap, once for each piece that is copied),
     /// [`move_to_device`](Region::move_to_device), [`grow_or_move`](Region::grow_or_move) if the region moves, selecting and hiding
     /// a bank, changes that an imported region receives, and the end of the region. A region or a part in which nothing is mapped
     /// has nothing to change, and a call that is refused for its arguments announces nothing.

@@ -20,7 +20,7 @@ const GROUP: Bytes = Bytes::mib(64);
 pub struct Suspended {
     /// The size of the memory that the region lacks now: each piece once, however often it was mapped.
     pub memory: Bytes,
-    /// The size of the contents that the store holds: all of them or none.
+    /// The size of the contents that stores hold: all of the region's own or none, and those of the shared memory that was saved.
     pub kept: Bytes,
     /// The size of the memory that stayed because others use it: zero except after [`Region::suspend_into`].
     pub shared: Bytes,
@@ -41,7 +41,8 @@ impl Suspended {
 pub struct Resumed {
     /// The size of the memory that the region has received.
     pub memory: Bytes,
-    /// The size of the contents that were restored: all of them or none.
+    /// The size of the contents that were restored: all of the region's own or none, and those of shared memory that no other region
+    /// had restored before.
     pub contents: Bytes,
     /// True if the region was not suspended and the call did nothing.
     pub already: bool,
@@ -102,7 +103,7 @@ impl<B: Backend> Region<B> {
     ///
     /// Those of [`Region::suspend`] except [`Detail::StillReferenced`]. After [`Detail::AddressesLost`] the memory is in the
     /// list; after any other error the list is unchanged. If only shared memory cannot be saved, the region is suspended and the
-    /// memory stays: a second call returns the error.
+    /// memory stays: a second call returns the error, and the list has the shared pieces that were saved before it.
     pub fn suspend_into(
         &mut self,
         store: &BackingStore<B>,
