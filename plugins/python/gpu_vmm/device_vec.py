@@ -173,7 +173,8 @@ class DeviceVec(_Shown):
     ``dtype``: a name (``"float32"``, ``"bfloat16"``, ``"int64"``, ``"bool"``, ``"complex64"``, …), a letter of ``struct``, a type of
     NumPy or PyTorch, or Python's ``bool``, ``int`` (int64), ``float`` (float64) or ``complex`` (complex128). ``values``: numbers, a
     C-contiguous buffer of that type, or ``bytes`` (raw contents); of one dimension. ``backend``: None is ``gpu_vmm.open()``.
-    ``reserve``: the number of bytes that the vector can grow to, None for the size of the device's memory; addresses take no memory.
+    ``reserve``: the number of elements that the vector can grow to, None for as many as the device has memory for; addresses take no
+    memory.
 
     ``len``, iteration and ``vec[key]`` are as for a list: negative indices count from the end, and a slice is a list, a copy.
     ``vec[key] = value`` keeps the length, as in NumPy.
@@ -184,7 +185,7 @@ class DeviceVec(_Shown):
     """
 
     __slots__ = (
-        "_backend", "_device", "_dtype", "_elements", "_length", "_lock", "_number", "_region", "_room", "_seen", "_views", "__weakref__",
+        "_backend", "_device", "_dtype", "_elements", "_length", "_lock", "_number", "_region", "_reserve", "_seen", "_views", "__weakref__",
     )  # fmt: skip
 
     def __init__(
@@ -202,11 +203,11 @@ class DeviceVec(_Shown):
             raise TypeError(f"backend: expected a gpu_vmm.Backend, not {type(backend).__name__}; gpu_vmm.open(name) opens one")
         self._backend = Backend() if backend is None else backend
         number = self._number = unsigned("device", device, 32)
-        room = self._room = 0 if reserve is None else unsigned("reserve", reserve)
-        if reserve is not None and room < self._dtype.itemsize:
-            raise InvalidArgument(
-                f"reserve: {room} bytes are less than one {self._dtype.name}; pass None for the size of the device's memory"
-            )
+        count = self._reserve = None if reserve is None else unsigned("reserve", reserve)
+        if count == 0:
+            raise InvalidArgument("reserve: 0 elements; pass None for as many as the device has memory for")
+        size = self._dtype.itemsize
+        room = 0 if count is None else unsigned(f"reserve: {count} elements of {self._dtype.name}, in bytes", count * size)
         kind, name = ctypes.c_int32(), ctypes.c_int32()
         check(library().gpu_vmm_dlpack_device(self._backend._handle, number, ctypes.byref(kind), ctypes.byref(name)))
         self._device: Tuple[int, int] = (kind.value, name.value)
@@ -253,7 +254,7 @@ class DeviceVec(_Shown):
 
     def copy(self) -> DeviceVec:
         """Returns a vector with the same elements in its own memory on the same device. Copies through the host."""
-        made = DeviceVec(self._dtype.name, backend=self._backend, device=self._number, reserve=self._room or None)
+        made = DeviceVec(self._dtype.name, backend=self._backend, device=self._number, reserve=self._reserve)
         with self._lock:
             made._elements.make_room(self._length)
             for part in self._elements.pieces(0, self._length):

@@ -16,7 +16,7 @@ class Copies(Case):
     def test_vector_copy_is_another_vector(self):
         for make in copy.copy, copy.deepcopy, gpu_vmm.DeviceVec.copy, lambda vec: copy.deepcopy({"of": [vec]})["of"][0]:
             for count in (0, 3, 700_000):
-                vec = gpu_vmm.DeviceVec("int32", range(1, count + 1), backend=backend(), reserve=16 * MIB)
+                vec = gpu_vmm.DeviceVec("int32", range(1, count + 1), backend=backend(), reserve=4 * MIB)
                 other = make(vec)
                 self.assertEqual(other.tolist(), list(range(1, count + 1)))
                 self.assertNotEqual(other.address, vec.address)

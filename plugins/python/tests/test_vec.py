@@ -97,8 +97,10 @@ class Vectors(Case):
         for n in (-1, 1 << 63):
             with self.raises(gpu_vmm.InvalidArgument):
                 vec.resize(n)
-        with self.raises(gpu_vmm.InvalidArgument):
+        with self.raises(gpu_vmm.InvalidArgument, "reserve: 0 elements"):
             self.vec("int32", reserve=0)
+        with self.raises(gpu_vmm.InvalidArgument, f"reserve: {1 << 62} elements of int32, in bytes: {1 << 64} is not between"):
+            self.vec("int32", reserve=1 << 62)
         with self.raises(gpu_vmm.NoSuchDevice):
             self.vec("int32", device=10_000)
         self.assertEqual(vec.tolist(), [1, 2, 3])
@@ -143,8 +145,21 @@ class Vectors(Case):
             vec.extend(grid)
         self.assertEqual(vec.tolist(), [1])
 
+    def test_reserve_counts_elements(self):
+        count = MIB  # several units of 8 bytes each
+        vec = self.vec("float64", reserve=count)
+        self.assertEqual(vec.capacity, 0)
+        address = vec.address
+        vec.reserve(count)  # the same unit
+        self.assertGreaterEqual(vec.capacity, count)
+        self.assertEqual(vec.address, address)
+        size = ctypes.c_uint64()
+        gpu_vmm._library.check(gpu_vmm._library.library().gpu_vmm_region_reserved(vec._region, ctypes.byref(size)))
+        self.assertGreaterEqual(size.value, 8 * count)
+        self.assertEqual(vec.copy().copy()._reserve, count)
+
     def test_growth_keeps_the_address(self):
-        vec = self.vec("uint32", reserve=256 * MIB)
+        vec = self.vec("uint32", reserve=64 * MIB)
         address = vec.address
         self.assertEqual((len(vec), vec.tolist()), (0, []))
         for turn in range(40):
