@@ -7,9 +7,9 @@ use crate::call::status;
 use crate::physical::Physical;
 use crate::properties::{access, level};
 use crate::region::{Region, taken_away};
-use crate::status::{Failure, GPU_VMM_NOT_MAPPED, Status};
+use crate::status::{CallResult, Failure, GPU_VMM_NOT_MAPPED, GPU_VMM_SUSPENDED, Status};
 use crate::texts::{clear, give, give_box, object};
-use gpu_vmm::{Bytes, DeviceId, Operation, WaitFor};
+use gpu_vmm::{AnyBackend, Bytes, Detail, DeviceId, MappingInfo, Operation, RegionState, WaitFor};
 
 /// One mapping of a region.
 #[repr(C)]
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn gpu_vmm_region_access(
 
 /// Returns the mapping that contains an offset.
 ///
-/// Returns GPU_VMM_NOT_MAPPED if nothing is mapped there.
+/// Returns GPU_VMM_NOT_MAPPED if nothing is mapped there, and GPU_VMM_SUSPENDED.
 ///
 /// # Safety
 ///
@@ -146,22 +146,20 @@ pub unsafe extern "C" fn gpu_vmm_region_mapping(
     status(|| {
         // SAFETY: guaranteed by the caller.
         let region = unsafe { object("region", region) }?;
-        let found = region.memory.with(|region| {
-            region.mapping_at(Bytes(offset)).map(|found| Mapping {
-                offset: found.offset.0,
-                length: found.length.0,
-                device: found.memory.device().0,
-                poisoned: found.poisoned,
-            })
+        let found = mapping_at(region, offset, |found| Mapping {
+            offset: found.offset.0,
+            length: found.length.0,
+            device: found.memory.device().0,
+            poisoned: found.poisoned,
         })?;
         // SAFETY: guaranteed by the caller.
-        unsafe { give("mapping", mapping, found.ok_or_else(|| nothing_at(offset))?) }
+        unsafe { give("mapping", mapping, found) }
     })
 }
 
 /// Returns the memory that is mapped at an offset, as an object that the caller must release.
 ///
-/// Returns GPU_VMM_NOT_MAPPED if nothing is mapped there.
+/// Returns GPU_VMM_NOT_MAPPED if nothing is mapped there, and GPU_VMM_SUSPENDED.
 ///
 /// # Safety
 ///
@@ -178,16 +176,26 @@ pub unsafe extern "C" fn gpu_vmm_region_physical(
         // SAFETY: guaranteed by the caller.
         unsafe {
             let region = object("region", region)?;
-            give_box("physical", physical, || {
-                let found = region
-                    .memory
-                    .with(|region| region.mapping_at(Bytes(offset)).map(|found| found.memory.clone()))?;
-                Ok(Physical(found.ok_or_else(|| nothing_at(offset))?))
-            })
+            let found = || mapping_at(region, offset, |found| Physical(found.memory.clone()));
+            give_box("physical", physical, found)
         }
     })
 }
 
-fn nothing_at(offset: u64) -> Failure {
-    Failure::new(GPU_VMM_NOT_MAPPED, format!("query mapping: nothing is mapped at offset {}", Bytes(offset)))
+/// Calls `read` with the mapping that contains an offset. Fails for a suspended region, which has no mappings until it is resumed.
+fn mapping_at<T>(
+    region: &Region,
+    offset: u64,
+    read: impl FnOnce(MappingInfo<'_, AnyBackend>) -> T,
+) -> CallResult<T> {
+    let fail = |status, text: String| Failure::new(status, format!("query mapping: {text}"));
+    region.memory.with(|region| {
+        region.mapping_at(Bytes(offset)).map(read).ok_or_else(|| match region.state() {
+            RegionState::Suspended { .. } => {
+                let (address, reserved) = (region.address(), region.reserved());
+                fail(GPU_VMM_SUSPENDED, Detail::Suspended { address, reserved }.to_string())
+            }
+            _ => fail(GPU_VMM_NOT_MAPPED, format!("nothing is mapped at offset {}", Bytes(offset))),
+        })
+    })?
 }

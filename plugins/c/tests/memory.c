@@ -87,6 +87,15 @@ static void mappings(const gpu_vmm_backend *backend, uint64_t unit) {
     RETURNS(GPU_VMM_NOT_MAPPED, gpu_vmm_region_unmap(region, unit, unit, false));
     gpu_vmm_physical_release(memory);
     gpu_vmm_region_free(region);
+
+    region = filled(backend, 1, 1);
+    CHECK(gpu_vmm_region_suspend(region, "host", false, NULL));
+    RETURNS(GPU_VMM_SUSPENDED, gpu_vmm_region_mapping(region, 0, &mapping));
+    RETURNS(GPU_VMM_SUSPENDED, gpu_vmm_region_physical(region, 0, &found));
+    demand(found == NULL, "there is no memory to be found");
+    CHECK(gpu_vmm_region_resume(region, NULL));
+    CHECK(gpu_vmm_region_mapping(region, 0, &mapping));
+    gpu_vmm_region_free(region);
 }
 
 static void descriptors(const gpu_vmm_backend *backend, uint64_t unit) {

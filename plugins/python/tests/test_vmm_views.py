@@ -32,9 +32,23 @@ class Views(Case):
         for offset, count in ((0, unit), (1 << 40, 1)):
             with self.assertRaises((gpu_vmm.OutOfRange, gpu_vmm.NotMapped)):
                 region.view("float32", offset, count).__dlpack__()
-        with self.raises(gpu_vmm.Suspended):
-            region.suspend(None)
-            view.buffer()
+
+    def test_a_suspended_region_has_no_views(self):
+        region, unit = region_of(backend(), 2)
+        view, address = region.view("float32", 8, 4), f"{region.address:#x} is suspended; resume it first"
+        region.suspend()
+        for call in (
+            view.buffer, view.__dlpack__, view.__dlpack_device__, lambda: view.__array_interface__, region.view,
+            lambda: region.view("float32", 8, 4), lambda: region.mapping(0), lambda: region.physical(unit), region.mappings,
+        ):  # fmt: skip
+            with self.raises(gpu_vmm.Suspended, address):
+                call()
+        region.resume()
+        self.assertEqual((len(region.mappings()), region.mapping(0).offset, region.physical(unit).size), (2, 0, unit))
+        self.assertEqual(view.__dlpack_device__(), region.view().__dlpack_device__())
+        del view
+        empty = vmm.Region(backend(), unit)
+        self.assertEqual((len(empty.view()), empty.mappings()), (0, []))
 
     def test_a_tensor_keeps_the_memory(self):
         region, unit = region_of(backend(), 1)

@@ -8,9 +8,10 @@ from typing import Optional, SupportsIndex
 from .._arguments import unsigned
 from .._dtype import DTypeLike, dtype_of
 from .._library import check, library
+from .._signatures import MappingStruct
 from .._typing import Buffer
 from ..backend import Backend
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, Status
 from ._bytes import room, source, target
 from ._closable import Closable
 from .view import View
@@ -57,6 +58,14 @@ class Contents(Closable):
         first, second = unsigned("offset", offset), unsigned("source_offset", source_offset)
         check(library().gpu_vmm_region_copy(self._handle, first, source._handle, second, unsigned("length", length)))
 
+    def _end(self) -> int:
+        """Returns the end of the memory. Raises Suspended: it is 0 then."""
+        end = ctypes.c_uint64()
+        check(library().gpu_vmm_region_size(self._handle, ctypes.byref(end)))
+        if not end.value and library().gpu_vmm_region_mapping(self._handle, 0, ctypes.byref(MappingStruct())) == Status.SUSPENDED:
+            check(Status.SUSPENDED)
+        return end.value
+
     def view(
         self,
         dtype: DTypeLike = "uint8",
@@ -67,15 +76,14 @@ class Contents(Closable):
     ) -> View:
         """Returns ``count`` elements from ``offset`` bytes on, for DLPack and as a buffer. None is all up to the end of the memory.
 
-        Raises InvalidArgument for an offset that is not a multiple of the element's size.
+        Raises InvalidArgument for an offset that is not a multiple of the element's size, and Suspended.
         """
         kind, first = dtype_of(dtype), unsigned("offset", offset)
         if first % kind.itemsize:
             raise InvalidArgument(f"view: the offset {first} is not a multiple of the {kind.itemsize} bytes of a {kind.name}")
+        end = self._end()
         if count is None:
-            end = ctypes.c_uint64()
-            check(library().gpu_vmm_region_size(self._handle, ctypes.byref(end)))
-            number = max(0, end.value - first) // kind.itemsize
+            number = max(0, end - first) // kind.itemsize
         else:
             number = unsigned("count", count, 56)
         return View(self._backend, self._handle, kind, first, number, bool(read_only))

@@ -74,13 +74,13 @@ class Mappings(Closable):
         return ACCESS_OF_LEVEL[level.value]
 
     def mapping(self, offset: SupportsIndex) -> Mapping:
-        """Returns the mapping that contains an offset. Raises NotMapped."""
+        """Returns the mapping that contains an offset. Raises NotMapped, Suspended."""
         found = MappingStruct()
         check(library().gpu_vmm_region_mapping(self._handle, unsigned("offset", offset), ctypes.byref(found)))
         return Mapping(found.offset, found.length, found.device, found.poisoned)
 
     def mappings(self) -> List[Mapping]:
-        """Returns all mappings in the order of their offsets."""
+        """Returns all mappings in the order of their offsets. Raises Suspended."""
         found: List[Mapping] = []
         at, end, unit = 0, self.reserved, self.granularity
         while at < end:
@@ -92,7 +92,7 @@ class Mappings(Closable):
         return found
 
     def physical(self, offset: SupportsIndex) -> PhysicalMemory:
-        """Returns the memory that is mapped at an offset. Raises NotMapped."""
+        """Returns the memory that is mapped at an offset. Raises NotMapped, Suspended."""
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_region_physical(self._handle, unsigned("offset", offset), ctypes.byref(pointer)))
         return PhysicalMemory._from(self._backend, pointer)

@@ -70,7 +70,10 @@ class View(Owner):
         return self._dtype.name
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        """Returns DLPack's type and number of the device that owns the first element. Types: 1 for the host, 2 CUDA, 10 ROCm."""
+        """Returns DLPack's type and number of the device that owns the first element. Types: 1 for the host, 2 CUDA, 10 ROCm.
+
+        Raises NotMapped, Suspended.
+        """
         mapping = MappingStruct()
         kind, number = ctypes.c_int32(), ctypes.c_int32()
         check(library().gpu_vmm_region_mapping(self._region, self._offset, ctypes.byref(mapping)))
