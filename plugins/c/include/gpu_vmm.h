@@ -1075,7 +1075,7 @@ gpu_vmm_status gpu_vmm_region_access(const gpu_vmm_region *region, uint64_t offs
 
 // Returns the mapping that contains an offset.
 //
-// Returns GPU_VMM_NOT_MAPPED if nothing is mapped there.
+// Returns GPU_VMM_NOT_MAPPED if nothing is mapped there, and GPU_VMM_SUSPENDED.
 //
 // # Safety
 //
@@ -1084,7 +1084,7 @@ gpu_vmm_status gpu_vmm_region_mapping(const gpu_vmm_region *region, uint64_t off
 
 // Returns the memory that is mapped at an offset, as an object that the caller must release.
 //
-// Returns GPU_VMM_NOT_MAPPED if nothing is mapped there.
+// Returns GPU_VMM_NOT_MAPPED if nothing is mapped there, and GPU_VMM_SUSPENDED.
 //
 // # Safety
 //
@@ -1512,6 +1512,13 @@ gpu_vmm_status gpu_vmm_region_is_plain(const gpu_vmm_region *region,
 // `region` is null or a region. `size` is null or points to a writable number.
 gpu_vmm_status gpu_vmm_region_size(const gpu_vmm_region *region, uint64_t *size);
 
+// Returns whether a region is suspended. While it is, every call that needs its memory returns GPU_VMM_SUSPENDED.
+//
+// # Safety
+//
+// `region` is null or a region. `suspended` is null or points to a writable bool.
+gpu_vmm_status gpu_vmm_region_is_suspended(const gpu_vmm_region *region, bool *suspended);
+
 // Copies `size` bytes at `offset` to the host and waits for the copy. It does not wait for work on streams. `to` must not
 // overlap the region.
 //
@@ -1535,8 +1542,9 @@ gpu_vmm_status gpu_vmm_region_write(const gpu_vmm_region *region,
                                     uint64_t size);
 
 // Suspends a region: waits for the devices, returns the region's memory to the driver and keeps its addresses. `keep` is as for
-// gpu_vmm_suspend. `bytes` receives the number of bytes that were returned; it may be null. Returns GPU_VMM_BUSY while a tensor
-// of the region exists, unless `force` is true. With `force`, nothing may use the tensors before gpu_vmm_region_resume.
+// gpu_vmm_suspend. `bytes` receives the number of bytes that were returned, 0 if the region was suspended already; it may be null.
+// Returns GPU_VMM_BUSY while a tensor of the region exists, unless `force` is true. With `force`, nothing may use the tensors before
+// gpu_vmm_region_resume.
 //
 // # Safety
 //
@@ -1547,7 +1555,7 @@ gpu_vmm_status gpu_vmm_region_suspend(const gpu_vmm_region *region,
                                       uint64_t *bytes);
 
 // Resumes a region: maps memory at the same addresses and restores the contents. `bytes` receives the number of bytes that were
-// mapped; it may be null.
+// mapped, 0 if the region was not suspended; it may be null.
 //
 // # Safety
 //

@@ -10,7 +10,7 @@ use crate::status::{Failure, Status};
 use crate::stores::Stores;
 use crate::texts::{bytes, clear, give, give_box, give_if_wanted, object, optional, room, take_box};
 use gpu_vmm::dlpack::TensorRegion;
-use gpu_vmm::{AnyBackend, Bytes, Detail, DeviceId, Error, Region as Memory, WaitFor};
+use gpu_vmm::{AnyBackend, Bytes, Detail, DeviceId, Error, Region as Memory, RegionState, WaitFor};
 use std::ffi::{c_char, c_void};
 
 /// A contiguous range of device addresses whose memory grows in place. Calls of several threads take turns.
@@ -175,6 +175,24 @@ pub unsafe extern "C" fn gpu_vmm_region_size(region: *const Region, size: *mut u
     })
 }
 
+/// Returns whether a region is suspended. While it is, every call that needs its memory returns GPU_VMM_SUSPENDED.
+///
+/// # Safety
+///
+/// `region` is null or a region. `suspended` is null or points to a writable bool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_region_is_suspended(region: *const Region, suspended: *mut bool) -> Status {
+    // SAFETY: null or writable for a bool, as the caller guarantees.
+    unsafe { clear(suspended) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let is_suspended = |region: &Memory<_>| matches!(region.state(), RegionState::Suspended { .. });
+            give("suspended", suspended, object("region", region)?.memory.with(is_suspended)?)
+        }
+    })
+}
+
 /// Copies `size` bytes at `offset` to the host and waits for the copy. It does not wait for work on streams. `to` must not
 /// overlap the region.
 ///
@@ -222,8 +240,9 @@ pub unsafe extern "C" fn gpu_vmm_region_write(
 }
 
 /// Suspends a region: waits for the devices, returns the region's memory to the driver and keeps its addresses. `keep` is as for
-/// gpu_vmm_suspend. `bytes` receives the number of bytes that were returned; it may be null. Returns GPU_VMM_BUSY while a tensor
-/// of the region exists, unless `force` is true. With `force`, nothing may use the tensors before gpu_vmm_region_resume.
+/// gpu_vmm_suspend. `bytes` receives the number of bytes that were returned, 0 if the region was suspended already; it may be null.
+/// Returns GPU_VMM_BUSY while a tensor of the region exists, unless `force` is true. With `force`, nothing may use the tensors before
+/// gpu_vmm_region_resume.
 ///
 /// # Safety
 ///
@@ -251,13 +270,13 @@ pub unsafe extern "C" fn gpu_vmm_region_suspend(
         };
         let suspended = suspended.map_err(taken_away)?;
         // SAFETY: guaranteed by the caller.
-        unsafe { give_if_wanted(bytes, suspended.memory.0) };
+        unsafe { give_if_wanted(bytes, if suspended.already { 0 } else { suspended.memory.0 }) };
         Ok(())
     })
 }
 
 /// Resumes a region: maps memory at the same addresses and restores the contents. `bytes` receives the number of bytes that were
-/// mapped; it may be null.
+/// mapped, 0 if the region was not suspended; it may be null.
 ///
 /// # Safety
 ///

@@ -128,6 +128,7 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     FAILS(number, gpu_vmm_region_address(NULL, &number));
     FAILS(number, gpu_vmm_region_size(NULL, &number));
     FAILS(flag, gpu_vmm_region_is_plain(NULL, &flag));
+    FAILS(flag, gpu_vmm_region_is_suspended(NULL, &flag));
     FAILS(number, gpu_vmm_region_suspend(region, "floppy", false, &number));
     FAILS(number, gpu_vmm_region_resume(NULL, &number));
     FAILS(flag, gpu_vmm_is_suspended(pool, "no such tag", &flag));
@@ -287,6 +288,7 @@ static void memory_that_is_shown(const gpu_vmm_region *region) {
     const int64_t shape[1] = {16};
     void *tensor = NULL;
     uint64_t bytes = 0, size = 0;
+    bool suspended = false;
     char written[] = "sixteen letters", read[sizeof written];
     demand(gpu_vmm_region_grow(region, 1) == GPU_VMM_OK, "the region grows");
     demand(gpu_vmm_region_write(region, 0, written, sizeof written) == GPU_VMM_OK, "the region is written");
@@ -297,7 +299,11 @@ static void memory_that_is_shown(const gpu_vmm_region *region) {
     demand(gpu_vmm_region_size(region, &size) == GPU_VMM_OK && size > 0, "the region has memory");
     demand(gpu_vmm_region_unmap(region, 0, size, false) == GPU_VMM_BUSY, "unmap fails without force");
     demand(gpu_vmm_region_suspend(region, "host", true, &bytes) == GPU_VMM_OK && bytes > 0, "suspend succeeds with force");
+    demand(gpu_vmm_region_suspend(region, "host", true, &bytes) == GPU_VMM_OK && bytes == 0, "a second suspension returns nothing");
+    demand(gpu_vmm_region_is_suspended(region, &suspended) == GPU_VMM_OK && suspended, "the region is suspended");
     demand(gpu_vmm_region_resume(region, &bytes) == GPU_VMM_OK && bytes > 0, "the region is resumed");
+    demand(gpu_vmm_region_resume(region, &bytes) == GPU_VMM_OK && bytes == 0, "a second resume maps nothing");
+    demand(gpu_vmm_region_is_suspended(region, &suspended) == GPU_VMM_OK && !suspended, "the region is not suspended");
     memset(read, 0xFF, sizeof read);
     demand(gpu_vmm_region_read(region, 0, read, sizeof read) == GPU_VMM_OK, "the region is read");
     demand(memcmp(read, written, sizeof read) == 0, "the contents are restored");

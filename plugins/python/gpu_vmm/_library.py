@@ -97,6 +97,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_region_write": (_STATUS, [_OBJECT, c_uint64, c_void_p, c_uint64]),
     "gpu_vmm_region_suspend": (_STATUS, [_OBJECT, c_char_p, c_bool, _U64]),
     "gpu_vmm_region_resume": (_STATUS, [_OBJECT, _U64]),
+    "gpu_vmm_region_is_suspended": (_STATUS, [_OBJECT, POINTER(c_bool)]),
     "gpu_vmm_region_dlpack": (
         _STATUS,
         [

@@ -319,7 +319,7 @@ class DeviceVec(_Shown):
     ) -> int:
         """Returns the memory to the driver and keeps the address. Returns the number of bytes that went back.
 
-        ``keep`` and ``directory`` are as for ``Pool.suspend``.
+        A vector that is suspended already stays as it is, and the result is 0. ``keep`` and ``directory`` are as for ``Pool.suspend``.
 
         Raises Busy while other libraries may use the memory: while a DLPack tensor or an array by ``__array_interface__`` exists, and
         always after ``__cuda_array_interface__`` was read, which does not report when its arrays are gone. With ``force=True`` it
@@ -356,11 +356,18 @@ class DeviceVec(_Shown):
             )
 
     def resume(self) -> int:
-        """Restores the memory at the same address. Returns the number of bytes mapped."""
+        """Restores the memory at the same address. Returns the number of bytes mapped; 0 if the vector is not suspended."""
         came = ctypes.c_uint64()
         with self._lock:
             check(library().gpu_vmm_region_resume(self._region, ctypes.byref(came)))
         return came.value
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the vector is suspended."""
+        asleep = ctypes.c_bool()
+        check(library().gpu_vmm_region_is_suspended(self._region, ctypes.byref(asleep)))
+        return asleep.value
 
     def read_only(self) -> ReadOnlyVec:
         """Returns a view of the vector that is exported as read-only."""

@@ -215,12 +215,14 @@ class Vectors(Case):
             vec.write(0, [turn] * 1000)  # not the contents that an earlier turn has stored
             went = vec.suspend(keep)
             self.assertGreater(went, 0)
+            self.assertEqual((vec.is_suspended, vec.suspend(keep)), (True, 0))
             overwrite(self.backend, went)
             with self.raises(gpu_vmm.Suspended):
                 vec.tolist()
             with self.raises(gpu_vmm.Suspended):
                 vec.append(1)
             self.assertGreater(vec.resume(), 0)
+            self.assertEqual((vec.is_suspended, vec.resume()), (False, 0))
             self.assertEqual((vec.address, vec.tolist()), (address, [turn] * 1000))
 
     def test_interfaces(self):

@@ -204,7 +204,9 @@ class Mapped(Case):
     def test_suspend_and_resume(self):
         region, unit = region_of(backend(), 2)
         address = region.address
+        self.assertEqual((region.is_suspended, region.resume()), (False, 0))
         self.assertEqual(region.suspend(), 2 * unit)
+        self.assertEqual((region.is_suspended, region.suspend("host")), (True, 0))
         with self.raises(gpu_vmm.Suspended):
             region.read(0, 1)
         self.assertEqual(region.resume(), 2 * unit)

@@ -43,7 +43,7 @@ class Views(Case):
         ):  # fmt: skip
             with self.raises(gpu_vmm.Suspended, address):
                 call()
-        region.resume()
+        self.assertEqual(region.resume(), 2 * unit)
         self.assertEqual((len(region.mappings()), region.mapping(0).offset, region.physical(unit).size), (2, 0, unit))
         self.assertEqual(view.__dlpack_device__(), region.view().__dlpack_device__())
         del view

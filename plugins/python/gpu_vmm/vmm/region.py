@@ -118,17 +118,24 @@ class Region(Mappings, Contents):
     def suspend(self, keep: Optional[str] = "host", directory: Optional[Folder] = None, *, force: bool = False) -> int:
         """Returns the memory to the driver and keeps the addresses. Returns the number of bytes that went back.
 
-        ``keep`` and ``directory`` are as for ``Pool.suspend``. Raises Busy as :meth:`shrink` does.
+        A region that is suspended already stays as it is, and the result is 0. ``keep`` and ``directory`` are as for ``Pool.suspend``. Raises Busy as :meth:`shrink` does.
         """
         went, where = ctypes.c_uint64(), kept_in(keep, directory)
         changing(library().gpu_vmm_region_suspend, self._handle, where, bool(force), ctypes.byref(went))
         return went.value
 
     def resume(self) -> int:
-        """Maps memory at the same addresses and restores the contents. Returns the number of bytes mapped."""
+        """Maps memory at the same addresses and restores the contents. Returns the number of bytes mapped; 0 if it is not suspended."""
         came = ctypes.c_uint64()
         changing(library().gpu_vmm_region_resume, self._handle, ctypes.byref(came))
         return came.value
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the region is suspended."""
+        asleep = ctypes.c_bool()
+        check(library().gpu_vmm_region_is_suspended(self._handle, ctypes.byref(asleep)))
+        return asleep.value
 
     def swap(
         self,
