@@ -235,7 +235,7 @@ typedef struct {
   uint32_t placement;
   // Whether the region has units that every driver supports, so that another driver can restore it at its address.
   bool portable;
-  // The address for GPU_VMM_PLACE_PREFER and GPU_VMM_PLACE_EXACT, else zero.
+  // The address for GPU_VMM_PLACE_PREFER and GPU_VMM_PLACE_EXACT. Must be zero for the others.
   uint64_t address;
   // The alignment of the address beyond the granularity, a power of two; 0 for none.
   uint64_t alignment;
@@ -1636,7 +1636,8 @@ gpu_vmm_status gpu_vmm_region_copy(const gpu_vmm_region *to,
 // cuMemAddressReserve; HIP: hipMemAddressReserve.
 //
 // Returns GPU_VMM_ADDRESS_TAKEN if the addresses of GPU_VMM_PLACE_EXACT are not free, or if no restorable place is free;
-// GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNSUPPORTED for memory that the driver lacks.
+// GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_INVALID_ARGUMENT for an address without a
+// placement that has one, or GPU_VMM_UNSUPPORTED for memory that the driver lacks.
 //
 // # Safety
 //

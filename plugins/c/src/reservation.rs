@@ -33,7 +33,7 @@ pub struct RegionOptions {
     pub placement: u32,
     /// Whether the region has units that every driver supports, so that another driver can restore it at its address.
     pub portable: bool,
-    /// The address for GPU_VMM_PLACE_PREFER and GPU_VMM_PLACE_EXACT, else zero.
+    /// The address for GPU_VMM_PLACE_PREFER and GPU_VMM_PLACE_EXACT. Must be zero for the others.
     pub address: u64,
     /// The alignment of the address beyond the granularity, a power of two; 0 for none.
     pub alignment: u64,
@@ -55,6 +55,14 @@ impl RegionOptions {
         let Some(options) = options else { return Ok(builder) };
         check_reserved("reserve", options.reserved)?;
         let placement = match options.placement {
+            placement @ (GPU_VMM_PLACE_ANYWHERE | GPU_VMM_PLACE_RESTORABLE) if options.address != 0 => {
+                let named = if placement == GPU_VMM_PLACE_ANYWHERE { "anywhere" } else { "restorable" };
+                return Err(Failure::invalid(format!(
+                    "reserve: address is {}, but placement is {placement} ({named}), which takes no address; set placement to 1 \
+                     (prefer) or 2 (exact)",
+                    Address(options.address)
+                )));
+            }
             GPU_VMM_PLACE_ANYWHERE => Placement::Anywhere,
             GPU_VMM_PLACE_PREFER => Placement::Prefer(Address(options.address)),
             GPU_VMM_PLACE_EXACT => Placement::Exact(Address(options.address)),
@@ -82,7 +90,8 @@ impl RegionOptions {
 /// cuMemAddressReserve; HIP: hipMemAddressReserve.
 ///
 /// Returns GPU_VMM_ADDRESS_TAKEN if the addresses of GPU_VMM_PLACE_EXACT are not free, or if no restorable place is free;
-/// GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNSUPPORTED for memory that the driver lacks.
+/// GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_INVALID_ARGUMENT for an address without a
+/// placement that has one, or GPU_VMM_UNSUPPORTED for memory that the driver lacks.
 ///
 /// # Safety
 ///

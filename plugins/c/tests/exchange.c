@@ -112,6 +112,13 @@ static void places(const gpu_vmm_backend *backend, uint64_t unit) {
     options.address = address + 1;
     RETURNS(GPU_VMM_UNALIGNED, gpu_vmm_region_reserve(backend, &options, &other));
     options.placement = GPU_VMM_PLACE_ANYWHERE;
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_reserve(backend, &options, &other));
+    demand(strstr(gpu_vmm_last_error(), "placement is 0 (anywhere)") != NULL, "the error names the placement");
+    demand(strstr(gpu_vmm_last_error(), "reserve: address is 0x") != NULL, "the error names the address");
+    options.placement = GPU_VMM_PLACE_RESTORABLE;
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_reserve(backend, &options, &other));
+    options.placement = GPU_VMM_PLACE_ANYWHERE;
+    options.address = 0;
     options.alignment = 3;
     RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_reserve(backend, &options, &other));
     options.alignment = 0;

@@ -164,6 +164,11 @@ class Mapped(Case):
             vmm.Region(opened, 2 * unit, placement=vmm.Placement.EXACT, address=region.address)
         with self.raises(gpu_vmm.OutOfAddressSpace):
             vmm.Region(opened, 1 << 60)
+        for kind in vmm.Region, vmm.BankedRegion:
+            with self.raises(gpu_vmm.InvalidArgument, f"address is {region.address:#x}, but placement is 0 (anywhere)"):
+                kind(opened, unit, address=region.address)
+            with self.raises(gpu_vmm.InvalidArgument, "placement is 3 (restorable), which takes no address"):
+                kind(opened, unit, placement=vmm.Placement.RESTORABLE, address=unit)
         with self.assertRaises(ValueError):
             vmm.Region(opened, unit, placement=17)
         with self.raises(gpu_vmm.InvalidArgument):

@@ -7,7 +7,9 @@ use crate::queue::{
     gpu_vmm_copy_queue_finish, gpu_vmm_copy_queue_read, gpu_vmm_copy_queue_write, gpu_vmm_pinned_data,
 };
 use crate::region::{gpu_vmm_region_read, gpu_vmm_region_write};
-use crate::reservation::{GPU_VMM_PLACE_EXACT, GPU_VMM_PLACE_PREFER, gpu_vmm_region_reserve};
+use crate::reservation::{
+    GPU_VMM_PLACE_ANYWHERE, GPU_VMM_PLACE_EXACT, GPU_VMM_PLACE_PREFER, gpu_vmm_region_reserve,
+};
 use crate::share::{FabricHandle, gpu_vmm_physical_export_fd, gpu_vmm_physical_import_fd};
 use crate::status::{GPU_VMM_OUT_OF_RANGE, GPU_VMM_UNALIGNED, GPU_VMM_UNSUPPORTED};
 
@@ -63,7 +65,10 @@ fn a_region_lies_where_its_placement_says() {
     // SAFETY: as above.
     unsafe {
         let address = result(|place| gpu_vmm_region_address(taken, place));
-        let options = |placement| RegionOptions { placement, address, ..region_options(UNIT + 1) };
+        let options = |placement| {
+            let address = if placement == GPU_VMM_PLACE_ANYWHERE { 0 } else { address };
+            RegionOptions { placement, address, ..region_options(UNIT + 1) }
+        };
         let mut region = null_mut();
         let mut reserve = |options: &RegionOptions| gpu_vmm_region_reserve(backend, options, &raw mut region);
         assert_eq!(reserve(&options(GPU_VMM_PLACE_EXACT)), GPU_VMM_ADDRESS_TAKEN);
@@ -84,6 +89,9 @@ fn a_region_lies_where_its_placement_says() {
         assert!(last_error().starts_with("reserve: handle_types is 0x80000000; "), "{}", last_error());
         memory = Properties { location: GPU_VMM_LOCATION_HOST_NODE, ..of_device(0) };
         assert_eq!(reserve(&RegionOptions { memory, ..options(0) }), GPU_VMM_UNSUPPORTED);
+        let wrong = RegionOptions { address, ..options(GPU_VMM_PLACE_ANYWHERE) };
+        assert_eq!(reserve(&wrong), GPU_VMM_INVALID_ARGUMENT);
+        assert!(last_error().contains("placement is 0 (anywhere), which takes no address"), "{}", last_error());
         let options = options(GPU_VMM_PLACE_PREFER);
         let elsewhere = result(|place| gpu_vmm_region_reserve(backend, &raw const options, place));
         assert_ne!(result(|place| gpu_vmm_region_address(elsewhere, place)), address);

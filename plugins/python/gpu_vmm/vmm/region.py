@@ -32,7 +32,7 @@ class Region(Mappings, Contents):
     """A contiguous range of device addresses, without memory at first. CUDA: cuMemAddressReserve; HIP: hipMemAddressReserve.
 
     ``size``: the number of bytes of addresses; 0 for the size of the device's memory. ``memory``: the memory with which the region grows.
-    ``address``: for ``Placement.PREFER`` and ``Placement.EXACT``. ``alignment``: that of the address, beyond the granularity.
+    ``address``: only with ``Placement.PREFER`` or ``Placement.EXACT``. ``alignment``: that of the address, beyond the granularity.
     ``extend_by``: the least number of addresses that growth adds behind a full reservation; 0 for twice the size. ``guard``: the
     number of bytes of addresses to keep free on either side. ``portable``: whether every driver can restore the region at its address.
 
