@@ -6,17 +6,27 @@ import operator
 import os
 from typing import Optional, SupportsIndex, Union
 
+from ._dtype import shown
 from .errors import InvalidArgument
 
 KEEP_NOTHING = 1
 """``GPU_VMM_KEEP_NOTHING``. In C, zero is the default."""
+
+_IN_BYTES = {
+    "alignment", "budget", "extend_by", "guard", "keep", "length", "offset", "other_offset", "page", "pinned_offset", "size", "source_offset",
+}  # fmt: skip
+"""The arguments that are numbers of bytes."""
 
 Folder = Union[str, "os.PathLike[str]"]
 
 
 def unsigned(what: str, value: SupportsIndex, bits: int = 64) -> int:
     """Returns an unsigned integer of ``bits`` bits. Raises InvalidArgument if it does not fit, TypeError if it is no integer."""
-    number = operator.index(value)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        unit = ", a number of bytes" if what in _IN_BYTES else ""
+        raise TypeError(f"{what}: expected an integer{unit}, not {shown(value)}") from None
     if not 0 <= number < 1 << bits:
         raise InvalidArgument(f"{what}: {number} is not between 0 and 2^{bits} - 1")
     return number

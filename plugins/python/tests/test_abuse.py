@@ -6,6 +6,7 @@ import tempfile
 import unittest
 
 import gpu_vmm
+from gpu_vmm import vmm
 from support import NAME, Case, backend
 from test_vec import numpy
 
@@ -129,6 +130,21 @@ class Abuse(Case):
             for stream in (-1, 1 << 64, *NO_NUMBERS):
                 self.refused(block.record_use, stream)
             self.assertEqual(block.read(), b"sixteen letters.")
+
+    def test_a_size_as_a_text(self):
+        pool, vec, region = self.backend.pool(), self.vec("int8"), vmm.Region(self.backend, 1)
+        for name, call in (
+            ("size", region.grow), ("size", region.grow_or_move), ("size", region.shrink), ("size", lambda size: region.read(0, size)),
+            ("length", lambda length: region.fill(0, length, 0)), ("size", lambda size: vmm.PhysicalMemory(self.backend, size)),
+            ("size", lambda size: vmm.Region(self.backend, size)), ("size", lambda size: vmm.BankedRegion(self.backend, size)),
+            ("guard", lambda guard: vmm.Region(self.backend, 1, guard=guard)), ("size", lambda size: vmm.PinnedMemory(self.backend, size)),
+            ("size", pool.alloc), ("keep", pool.trim), ("budget", pool.set_budget), ("budget", lambda budget: self.backend.pool(budget=budget)),
+        ):  # fmt: skip
+            with self.subTest(call=call), self.raises(TypeError, f"{name}: expected an integer, a number of bytes, not '4MiB' (str)"):
+                call("4MiB")
+        for name, call in ("n", vec.resize), ("n", vec.reserve), ("reserve", lambda count: self.vec("int8", reserve=count)):
+            with self.subTest(call=call), self.raises(TypeError, f"{name}: expected an integer, not 1.5 (float)"):
+                call(1.5)
 
     def test_a_folder_as_a_path(self):
         vec = self.vec("int8", [1, 2])
