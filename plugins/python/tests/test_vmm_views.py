@@ -23,15 +23,21 @@ class Views(Case):
         view = region.view("float32", 8, 4)
         self.assertEqual((len(view), view.dtype), (4, "float32"))
         self.assertEqual(len(region.view("int64", 16)), unit // 8 - 2)
-        self.assertEqual(len(region.view("int64", unit + 8)), 0)
+        self.assertEqual((len(region.view("int64", unit)), len(region.view("int64", unit, 0))), (0, 0))
         self.assertEqual(view.__dlpack_device__()[0], {"host": 1, "cuda": 2, "hip": 10}[NAME])
         with self.raises(gpu_vmm.InvalidArgument):
             region.view("float32", 2)
         with self.assertRaises(TypeError):
             vmm.View(None, None, None, 0, 0, False)
-        for offset, count in ((0, unit), (1 << 40, 1)):
-            with self.assertRaises((gpu_vmm.OutOfRange, gpu_vmm.NotMapped)):
-                region.view("float32", offset, count).__dlpack__()
+        for offset, count, last in (0, unit, 4 * unit), (unit - 4, 2, unit + 4), (unit, 1, unit + 4), (1 << 40, 1, (1 << 40) + 4):
+            numbers = f"{count} float32 at offset {offset} end at {last}, beyond the end of the region's memory at {unit}"
+            with self.raises(gpu_vmm.OutOfRange, numbers):
+                region.view("float32", offset, count)
+        with self.raises(gpu_vmm.OutOfRange, f"0 float32 at offset {unit + 4} end at {unit + 4}"):
+            region.view("float32", unit + 4)
+        region.shrink(0)
+        with self.raises(gpu_vmm.NotMapped):
+            view.__dlpack__()
 
     def test_a_suspended_region_has_no_views(self):
         region, unit = region_of(backend(), 2)

@@ -11,7 +11,7 @@ from .._library import check, library
 from .._signatures import MappingStruct
 from .._typing import Buffer
 from ..backend import Backend
-from ..errors import InvalidArgument, Status
+from ..errors import InvalidArgument, OutOfRange, Status
 from ._bytes import room, source, target
 from ._closable import Closable
 from .view import View
@@ -76,7 +76,8 @@ class Contents(Closable):
     ) -> View:
         """Returns ``count`` elements from ``offset`` bytes on, for DLPack and as a buffer. None is all up to the end of the memory.
 
-        Raises InvalidArgument for an offset that is not a multiple of the element's size, and Suspended.
+        Raises InvalidArgument for an offset that is not a multiple of the element's size, OutOfRange beyond the end of the memory, and
+        Suspended.
         """
         kind, first = dtype_of(dtype), unsigned("offset", offset)
         if first % kind.itemsize:
@@ -85,5 +86,10 @@ class Contents(Closable):
         if count is None:
             number = max(0, end - first) // kind.itemsize
         else:
-            number = unsigned("count", count, 56)
+            number = unsigned("count", count)
+        last = first + number * kind.itemsize
+        if last > end:
+            raise OutOfRange(
+                f"view: {number} {kind.name} at offset {first} end at {last}, beyond the end of the region's memory at {end}; grow it first"
+            )
         return View(self._backend, self._handle, kind, first, number, bool(read_only))
