@@ -107,7 +107,7 @@ int main(int count, char **arguments) {
     CHECK(gpu_vmm_exporter_publish(exporter, region, &sent));
     demand(sent, "the growth is sent");
     CHECK(gpu_vmm_exporter_wait_applied(exporter, WAIT));
-    CHECK(gpu_vmm_region_shrink(region, unit, false));
+    CHECK(gpu_vmm_region_shrink(region, unit, false, NULL));
     CHECK(gpu_vmm_exporter_publish(exporter, region, NULL));
     CHECK(gpu_vmm_exporter_wait_applied(exporter, WAIT));
     CHECK(gpu_vmm_exporter_request_release(exporter));

@@ -1477,16 +1477,17 @@ gpu_vmm_status gpu_vmm_region_grow(const gpu_vmm_region *region,
                                    uint64_t size);
 
 // Shrinks a region from its end to `size` bytes and waits for the devices first. The region releases whole memory handles, so it
-// may stay larger than `size`. Returns GPU_VMM_BUSY while a tensor of the region exists, unless `force` is true. With `force`,
-// nothing may use the elements of a tensor beyond the new end. A plain region (gpu_vmm_region_is_plain) is copied to another address, and
-// `force` has no effect.
+// may stay larger than `size`. `bytes` receives the number of bytes that were removed; it may be null. Returns GPU_VMM_BUSY while a
+// tensor of the region exists, unless `force` is true. With `force`, nothing may use the elements of a tensor beyond the new end. A
+// plain region (gpu_vmm_region_is_plain) is copied to another address, and `force` has no effect.
 //
 // # Safety
 //
-// `region` is null or a region.
+// `region` is null or a region. `bytes` is null or points to a writable number.
 gpu_vmm_status gpu_vmm_region_shrink(const gpu_vmm_region *region,
                                      uint64_t size,
-                                     bool force);
+                                     bool force,
+                                     uint64_t *bytes);
 
 // Returns the region's first address, which never changes, except if the region is plain: see gpu_vmm_region_is_plain.
 //

@@ -128,11 +128,15 @@ mod tests {
             gpu_vmm_region_free(region);
             assert_eq!(gpu_vmm_capture_end(first), GPU_VMM_OK);
             assert_eq!(gpu_vmm_capture_end(first), GPU_VMM_INVALID_ARGUMENT, "it was ended already");
-            assert_eq!(gpu_vmm_region_shrink(other, 0, false), GPU_VMM_BUSY, "the other one lasts");
+            assert_eq!(
+                gpu_vmm_region_shrink(other, 0, false, null_mut()),
+                GPU_VMM_BUSY,
+                "the other one lasts"
+            );
             assert_eq!(gpu_vmm_collect(backend, &raw mut freed), GPU_VMM_BUSY);
             assert_eq!((freed, gpu_vmm_capture_end(second)), (0, GPU_VMM_OK));
             assert_eq!(gpu_vmm_collect(backend, &raw mut freed), GPU_VMM_OK);
-            assert_eq!((freed, gpu_vmm_region_shrink(other, 0, false)), (2 << 20, GPU_VMM_OK));
+            assert_eq!((freed, gpu_vmm_region_shrink(other, 0, false, null_mut())), (2 << 20, GPU_VMM_OK));
             assert_eq!(gpu_vmm_collect(backend, null_mut()), GPU_VMM_OK);
             assert_eq!(gpu_vmm_capture_end(null_mut()), GPU_VMM_OK);
             gpu_vmm_region_free(other);

@@ -103,15 +103,22 @@ pub(crate) fn taken_away(error: Error) -> Failure {
 }
 
 /// Shrinks a region from its end to `size` bytes and waits for the devices first. The region releases whole memory handles, so it
-/// may stay larger than `size`. Returns GPU_VMM_BUSY while a tensor of the region exists, unless `force` is true. With `force`,
-/// nothing may use the elements of a tensor beyond the new end. A plain region (gpu_vmm_region_is_plain) is copied to another address, and
-/// `force` has no effect.
+/// may stay larger than `size`. `bytes` receives the number of bytes that were removed; it may be null. Returns GPU_VMM_BUSY while a
+/// tensor of the region exists, unless `force` is true. With `force`, nothing may use the elements of a tensor beyond the new end. A
+/// plain region (gpu_vmm_region_is_plain) is copied to another address, and `force` has no effect.
 ///
 /// # Safety
 ///
-/// `region` is null or a region.
+/// `region` is null or a region. `bytes` is null or points to a writable number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpu_vmm_region_shrink(region: *const Region, size: u64, force: bool) -> Status {
+pub unsafe extern "C" fn gpu_vmm_region_shrink(
+    region: *const Region,
+    size: u64,
+    force: bool,
+    bytes: *mut u64,
+) -> Status {
+    // SAFETY: null or writable for a number, as the caller guarantees.
+    unsafe { clear(bytes) };
     status(|| {
         // SAFETY: guaranteed by the caller.
         let region = unsafe { object("region", region) }?;
@@ -121,7 +128,9 @@ pub unsafe extern "C" fn gpu_vmm_region_shrink(region: *const Region, size: u64,
         } else {
             region.memory.shrink_to(size, done)
         };
-        let _ = shrunk.map_err(taken_away)?;
+        let shrunk = shrunk.map_err(taken_away)?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { give_if_wanted(bytes, shrunk.removed.0) };
         Ok(())
     })
 }

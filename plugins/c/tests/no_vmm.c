@@ -26,7 +26,7 @@ static void regions(const gpu_vmm_backend *backend) {
     CHECK(gpu_vmm_region_grow_or_move(region, 20 * MIB, &moved));
     CHECK(gpu_vmm_region_address(region, &after));
     demand(after == moved, "the call returns the new address");
-    CHECK(gpu_vmm_region_shrink(region, 2 * MIB, false));
+    CHECK(gpu_vmm_region_shrink(region, 2 * MIB, false, NULL));
     CHECK(gpu_vmm_region_size(region, &size));
     CHECK(gpu_vmm_region_read(region, 100, read, 5));
     demand(size == 2 * MIB && memcmp(read, "plain", 5) == 0, "the contents are kept");
@@ -35,7 +35,7 @@ static void regions(const gpu_vmm_backend *backend) {
     int64_t shape[] = {4};
     CHECK(gpu_vmm_region_dlpack(region, 0, 1, 8, 1, 1, shape, NULL, false, true, &tensor));
     RETURNS(GPU_VMM_BUSY, gpu_vmm_region_grow(region, 32 * MIB));
-    RETURNS(GPU_VMM_BUSY, gpu_vmm_region_shrink(region, 0, true));
+    RETURNS(GPU_VMM_BUSY, gpu_vmm_region_shrink(region, 0, true, NULL));
     gpu_vmm_dlpack_delete(tensor, true);
     CHECK(gpu_vmm_region_grow(region, 32 * MIB));
 

@@ -102,7 +102,7 @@ static void changes(const gpu_vmm_backend *backend, uint64_t unit) {
     told(&state, "swap", GPU_VMM_BACKING_REPLACED, GPU_VMM_OUTCOME_UNCHANGED, 2 * unit);
     demand(second.before == 1 && second.after == 0 && byte_at(region, 0) == byte, "nothing has changed");
     second.before = 0;
-    RETURNS(GPU_VMM_BUSY, gpu_vmm_region_shrink(other, 0, false));
+    RETURNS(GPU_VMM_BUSY, gpu_vmm_region_shrink(other, 0, false, NULL));
     CHECK(gpu_vmm_region_size(other, &size));
     demand(size == 2 * unit && second.before == 1, "a refused shrink keeps the memory");
     second.before = 0;
@@ -121,7 +121,7 @@ static void changes(const gpu_vmm_backend *backend, uint64_t unit) {
 
     // Calls of the region in a callback return at once.
     state.region = region;
-    CHECK(gpu_vmm_region_shrink(region, unit, false));
+    CHECK(gpu_vmm_region_shrink(region, unit, false, NULL));
     told(&state, "shrink", GPU_VMM_BACKING_REMOVED, GPU_VMM_OUTCOME_CHANGED, unit);
     demand(state.nested[0] == GPU_VMM_BUSY && state.nested[1] == GPU_VMM_BUSY, "the region is in use");
     demand(state.nested[2] == GPU_VMM_INVALID_ARGUMENT && state.nested[3] == GPU_VMM_BUSY, "the region is in use");

@@ -180,7 +180,7 @@ static inline gpu_vmm_status call(caller *self) {
     case 8: return gpu_vmm_region_mapping(region(self), offset, &mapping);
     case 9: FREE(self, memory, gpu_vmm_physical_release); return gpu_vmm_region_physical(region(self), offset, &self->memory);
     case 10: return gpu_vmm_region_grow(region(self), below(self, 6) * unit);
-    case 11: return gpu_vmm_region_shrink(region(self), length, flag(self));
+    case 11: return gpu_vmm_region_shrink(region(self), length, flag(self), NULL);
     case 12: return gpu_vmm_region_suspend(region(self), store(self), flag(self), &result);
     case 13:
     case 14: return gpu_vmm_region_resume(region(self), &result);

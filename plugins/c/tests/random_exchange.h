@@ -67,7 +67,7 @@ static inline gpu_vmm_status begin_exchange(caller *self) {
 static inline gpu_vmm_status change_given(caller *self) {
     const uint64_t unit = self->shared->unit;
     const gpu_vmm_region *given = (const gpu_vmm_region *)or_wrong(self, self->given, self->freed_region, self->followed);
-    return flag(self) ? gpu_vmm_region_grow(given, below(self, 5) * unit) : gpu_vmm_region_shrink(given, below(self, 3) * unit, flag(self));
+    return flag(self) ? gpu_vmm_region_grow(given, below(self, 5) * unit) : gpu_vmm_region_shrink(given, below(self, 3) * unit, flag(self), NULL);
 }
 
 static inline gpu_vmm_status publish(caller *self) {

@@ -129,6 +129,7 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     FAILS(number, gpu_vmm_region_size(NULL, &number));
     FAILS(flag, gpu_vmm_region_is_plain(NULL, &flag));
     FAILS(flag, gpu_vmm_region_is_suspended(NULL, &flag));
+    FAILS(number, gpu_vmm_region_shrink(NULL, 0, false, &number));
     FAILS(number, gpu_vmm_region_suspend(region, "floppy", false, &number));
     FAILS(number, gpu_vmm_region_resume(NULL, &number));
     FAILS(flag, gpu_vmm_is_suspended(pool, "no such tag", &flag));
@@ -295,7 +296,7 @@ static void memory_that_is_shown(const gpu_vmm_region *region) {
     demand(gpu_vmm_region_dlpack(region, 0, 1, 8, 1, 1, shape, NULL, false, true, &tensor) == GPU_VMM_OK, "a tensor is exported");
     demand(gpu_vmm_region_suspend(region, "host", false, &bytes) == GPU_VMM_BUSY && bytes == 0, "suspend fails without force");
     demand(strstr(gpu_vmm_last_error(), "force") != NULL, "the error mentions force");
-    demand(gpu_vmm_region_shrink(region, 0, false) == GPU_VMM_BUSY, "shrink fails without force");
+    demand(gpu_vmm_region_shrink(region, 0, false, NULL) == GPU_VMM_BUSY, "shrink fails without force");
     demand(gpu_vmm_region_size(region, &size) == GPU_VMM_OK && size > 0, "the region has memory");
     demand(gpu_vmm_region_unmap(region, 0, size, false) == GPU_VMM_BUSY, "unmap fails without force");
     demand(gpu_vmm_region_suspend(region, "host", true, &bytes) == GPU_VMM_OK && bytes > 0, "suspend succeeds with force");
@@ -307,7 +308,7 @@ static void memory_that_is_shown(const gpu_vmm_region *region) {
     memset(read, 0xFF, sizeof read);
     demand(gpu_vmm_region_read(region, 0, read, sizeof read) == GPU_VMM_OK, "the region is read");
     demand(memcmp(read, written, sizeof read) == 0, "the contents are restored");
-    demand(gpu_vmm_region_shrink(region, 0, true) == GPU_VMM_OK, "shrink succeeds with force");
+    demand(gpu_vmm_region_shrink(region, 0, true, &bytes) == GPU_VMM_OK && bytes == size, "shrink succeeds with force");
     demand(gpu_vmm_region_size(region, &size) == GPU_VMM_OK && size == 0, "the region has no memory");
     gpu_vmm_dlpack_delete(tensor, true);
     demand(gpu_vmm_region_grow(region, 1) == GPU_VMM_OK, "the region grows again");

@@ -90,7 +90,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_region_new": (_STATUS, [_OBJECT, c_uint32, c_uint64, POINTER(_OBJECT)]),
     "gpu_vmm_region_free": (None, [_OBJECT]),
     "gpu_vmm_region_grow": (_STATUS, [_OBJECT, c_uint64]),
-    "gpu_vmm_region_shrink": (_STATUS, [_OBJECT, c_uint64, c_bool]),
+    "gpu_vmm_region_shrink": (_STATUS, [_OBJECT, c_uint64, c_bool, _U64]),
     "gpu_vmm_region_address": (_STATUS, [_OBJECT, _U64]),
     "gpu_vmm_region_size": (_STATUS, [_OBJECT, _U64]),
     "gpu_vmm_region_read": (_STATUS, [_OBJECT, c_uint64, c_void_p, c_uint64]),

@@ -305,14 +305,19 @@ class DeviceVec(_Shown):
         with self._lock:
             self._grow(self._elements.grow, unsigned("n", n))
 
-    def shrink_to_fit(self, *, force: bool = False) -> None:
+    def shrink_to_fit(self, *, force: bool = False) -> int:
         """Returns memory beyond the last element to the driver, in whole memory handles. Waits for the devices first.
+
+        Returns the number of bytes that went back; 0 if the last handle is in use.
 
         Raises Busy while others may use the memory (see :meth:`suspend`), unless ``force`` is true.
         """
+        went = ctypes.c_uint64()
         with self._lock:
             self._check_views("shrink", force)
-            check(library().gpu_vmm_region_shrink(self._region, self._length * self._dtype.itemsize, bool(force)))
+            size = self._length * self._dtype.itemsize
+            check(library().gpu_vmm_region_shrink(self._region, size, bool(force), ctypes.byref(went)))
+        return went.value
 
     def suspend(
         self, keep: Optional[str] = "host", directory: Optional[Folder] = None, *, force: bool = False

@@ -190,8 +190,10 @@ class Vectors(Case):
         self.assertGreaterEqual(vec.capacity, 3 * MIB)
         self.assertEqual(len(vec), 0)
         vec.extend([1.0, 2.0])
-        vec.shrink_to_fit()
+        before = vec.capacity
+        went = vec.shrink_to_fit()
         self.assertLess(vec.capacity, 3 * MIB)
+        self.assertEqual((went, vec.shrink_to_fit()), (8 * (before - vec.capacity), 0))
         self.assertEqual(vec.tolist(), [1.0, 2.0])
         vec.resize(1)
         vec.append(5.0)

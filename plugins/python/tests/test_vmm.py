@@ -178,8 +178,9 @@ class Mapped(Case):
         opened = backend()
         region, unit = region_of(opened, 2)
         self.assertEqual((region.size, region.read(unit, 1)), (2 * unit, b"\2"))
-        region.shrink(unit)
-        self.assertEqual(region.size, unit)
+        self.assertEqual((region.shrink(unit + 1), region.size), (0, 2 * unit))  # the mapping has bytes before the new end
+        self.assertEqual((region.shrink(unit), region.size), (unit, unit))
+        self.assertEqual(region.shrink(unit), 0)
         address = region.address
         other = region.grow_or_move(region.reserved + unit)
         self.assertEqual((region.address, region.read(0, 1)), (other, b"\1"))

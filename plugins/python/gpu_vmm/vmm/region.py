@@ -108,12 +108,16 @@ class Region(Mappings, Contents):
         changing(library().gpu_vmm_region_grow_or_move, self._handle, unsigned("size", size), ctypes.byref(address))
         return address.value
 
-    def shrink(self, size: SupportsIndex = 0, *, force: bool = False) -> None:
-        """Shrinks from the end to ``size`` bytes, in whole mappings, after waiting for the devices.
+    def shrink(self, size: SupportsIndex = 0, *, force: bool = False) -> int:
+        """Shrinks from the end to ``size`` bytes, in whole mappings, after waiting for the devices. Returns the number of bytes removed.
+
+        A mapping that contains ``size`` stays, so :attr:`size` may be larger then.
 
         Raises Busy for a tensor or a buffer of the region, unless ``force`` is true, and if an observer refuses.
         """
-        changing(library().gpu_vmm_region_shrink, self._handle, unsigned("size", size), bool(force))
+        went, end = ctypes.c_uint64(), unsigned("size", size)
+        changing(library().gpu_vmm_region_shrink, self._handle, end, bool(force), ctypes.byref(went))
+        return went.value
 
     def suspend(self, keep: Optional[str] = "host", directory: Optional[Folder] = None, *, force: bool = False) -> int:
         """Returns the memory to the driver and keeps the addresses. Returns the number of bytes that went back.
