@@ -222,7 +222,11 @@ mod tests {
         let backend: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
         let room = |to| check_room(&backend, DeviceId(0), to).map_err(|error| error.to_string());
         assert_eq!(room(Bytes::mib(16)), Ok(()));
-        assert!(room(Bytes::mib(18)).unwrap_err().starts_with("grow: 18 MiB exceeds the memory of device 0"));
+        assert!(
+            room(Bytes::mib(18))
+                .unwrap_err()
+                .starts_with("grow: the requested 18 MiB exceeds the memory of device 0")
+        );
         let properties = gpu_vmm::Properties::on(DeviceId(0));
         let taken = gpu_vmm::PhysicalMemory::create(&backend, Bytes::mib(6), properties).unwrap();
         let text = "grow: 12 MiB exceeds the 10 MiB of free memory on this machine";

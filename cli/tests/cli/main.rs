@@ -190,8 +190,8 @@ fn invalid_arguments_open_nothing() {
 #[test]
 fn device_limits_are_errors_with_numbers() {
     for (arguments, expected) in [
-        (vec!["--to", "1000TiB"], "grow: 1000 TiB exceeds the memory of "),
-        (vec!["--to", "16777215TiB"], "grow: 16777215 TiB exceeds the memory of "),
+        (vec!["--to", "1000TiB"], "grow: the requested 1000 TiB exceeds the memory of "),
+        (vec!["--to", "16777215TiB"], "grow: the requested 16777215 TiB exceeds the memory of "),
         (vec!["--device", "7"], "device 7 does not exist; the host backend has 1"),
         (
             vec!["--reserve", "200TiB"],

@@ -107,7 +107,7 @@ mod tests {
             (
                 Detail::ExceedsDevice { requested: A, device: D, total: B },
                 ErrorKind::OutOfMemory,
-                &["6 MiB exceeds", "device 5", "(14 MiB)"],
+                &["the requested 6 MiB exceeds", "device 5", "(14 MiB)"],
             ),
             (
                 Detail::AlreadyMapped { range: PART, mapping: OTHER },

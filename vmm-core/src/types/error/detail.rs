@@ -71,7 +71,7 @@ pub enum Detail {
         limit: Bytes,
     },
     /// A request for more memory than the device has in total.
-    #[error("{requested} exceeds the memory of {device} ({total})")]
+    #[error("the requested {requested} exceeds the memory of {device} ({total})")]
     ExceedsDevice {
         /// The requested size.
         requested: Bytes,
