@@ -10,7 +10,8 @@ use gpu_vmm_core::{Bytes, Detail, Error, Handle, Operation, Properties, Result};
 use std::collections::BTreeMap;
 
 /// The error text for a request to grant the CPU access to device memory.
-pub(crate) const NO_HOST_ACCESS: &str = "device memory is mapped for devices only: copy it, or create the memory on the host (Location::HostNode)";
+pub(crate) const NO_HOST_ACCESS: &str =
+    "device memory is mapped for devices only: copy it, or create the memory on a NUMA node of the host";
 
 /// Checks that the CPU can be granted access to such memory.
 pub(crate) fn check_access(operation: Operation, properties: &Properties) -> Result<()> {

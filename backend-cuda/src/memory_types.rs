@@ -130,7 +130,7 @@ impl Opened {
         }
         match location {
             Location::Host if properties.is_shareable() => Some(format!(
-                "CUDA exports host memory of a NUMA node only; use Location::HostNode, or request no {handle_types}"
+                "CUDA exports host memory of a NUMA node only; choose a node, or request no {handle_types}"
             )),
             Location::HostNode(node) if c_int::try_from(node).is_err() => {
                 Some(format!("{node} is more than the number of a NUMA node can be"))

@@ -30,7 +30,7 @@ pub enum PoolError {
     #[error(
         "out of addresses for {requested} tagged {tag:?}: {used} of the {reserved} that are reserved for them are \
          in use, and the pool may reserve {limit} in all; free blocks with this tag, or let the pool reserve more \
-         (PoolBuilder::addresses); {stats}"
+         addresses; {stats}"
     )]
     OutOfAddresses {
         /// The requested size.
@@ -170,7 +170,7 @@ mod tests {
             (
                 addresses,
                 ErrorKind::OutOfAddressSpace,
-                &["3 MiB", "\"kv\"", "5 MiB", "7 MiB", "9 MiB", "PoolBuilder::addresses"],
+                &["3 MiB", "\"kv\"", "5 MiB", "7 MiB", "9 MiB", "reserve more addresses"],
             ),
             (PoolError::NotABlock { address, inside }, ErrorKind::NotFound, &["0x7000", "0x6000"]),
             (PoolError::FreedTwice { address }, ErrorKind::NotFound, &["0x7000"]),

@@ -153,7 +153,7 @@ pub(crate) fn impossible_memory_makes_no_driver_call(backend: &CudaBackend) {
     let plain = Properties::on(DEVICE);
     let fd = create_with(backend, granules(backend, 1), plain.shareable()).export().unwrap();
     for (properties, reason) in [
-        (plain.located(Location::Host).shareable(), "Location::HostNode"),
+        (plain.located(Location::Host).shareable(), "choose a node"),
         (plain.exported_as(HandleTypes::WIN32), &*capability(backend, Feature::Win32Handle).note),
         (plain.exported_as(HandleTypes::from_bits_retain(4)), "0x4"),
         (plain.located(Location::HostNode(u32::MAX)), "4294967295"),

@@ -8,7 +8,7 @@ from ._number import Number
 
 
 class Status(Number):
-    """The values of ``gpu_vmm_status``."""
+    """The codes of the exceptions: the statuses of the C library."""
 
     OK = 0
     INVALID_ARGUMENT = 1

@@ -164,6 +164,8 @@ class Mapped(Case):
             vmm.Region(opened, 2 * unit, placement=vmm.Placement.EXACT, address=region.address)
         with self.raises(gpu_vmm.OutOfAddressSpace):
             vmm.Region(opened, 1 << 60)
+        with self.raises(gpu_vmm.InvalidArgument, "access is 2; expected Access.NONE, Access.READ or Access.READ_WRITE"):
+            region.set_access(0, unit, 0, 2)
         for kind in vmm.Region, vmm.BankedRegion:
             with self.raises(gpu_vmm.InvalidArgument, f"address is {region.address:#x}, but placement is 0 (anywhere)"):
                 kind(opened, unit, address=region.address)

@@ -10,7 +10,7 @@ from .._arguments import unsigned
 from .._library import check, library
 from .._signatures import MappingStruct
 from ..backend import Backend
-from ..errors import NotMapped
+from ..errors import InvalidArgument, NotMapped
 from ._closable import Closable
 from .observer import changing
 from .physical import PhysicalMemory
@@ -61,7 +61,10 @@ class Mappings(Closable):
         PeerUnreachable, Suspended, and Unsupported if the driver gives the host no access.
         """
         first, bytes_, number = unsigned("offset", offset), unsigned("length", length), unsigned("device", device, 32)
-        check(library().gpu_vmm_region_set_access(self._handle, first, bytes_, number, unsigned("access", access, 32)))
+        level = unsigned("access", access, 32)
+        if level not in ACCESS_OF_LEVEL:
+            raise InvalidArgument(f"set access: access is {level}; expected Access.NONE, Access.READ or Access.READ_WRITE")
+        check(library().gpu_vmm_region_set_access(self._handle, first, bytes_, number, level))
 
     def access(self, offset: SupportsIndex, device: SupportsIndex) -> Access:
         """Returns the access of a device, or of :data:`HOST`, at an offset: ``Access.NONE`` where nothing is mapped."""

@@ -51,7 +51,7 @@ def _function(name: str) -> Any:
     """Returns a function that the library has on Linux."""
     found = getattr(library(), name, None)
     if found is None:
-        raise Unsupported(f"{name}: this system has no exchange of descriptors between processes; it needs Linux")
+        raise Unsupported(f"exchange: this system has no exchange of descriptors between processes; it needs Linux")
     return found
 
 

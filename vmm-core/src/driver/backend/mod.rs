@@ -153,7 +153,7 @@ pub fn usable_device(
     device: DeviceId,
 ) -> Result<&Device> {
     if device.is_host() {
-        let reason = "the host CPU is not a device; request host memory with Location::Host";
+        let reason = "the host CPU is not a device; request memory whose location is the host";
         return Err(Error::new(operation, Detail::Unsupported { reason: reason.to_owned() }));
     }
     let count = devices.len() as u32;
@@ -224,7 +224,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(reason(DeviceId(1)), "device 1: it is broken");
-        let host = "the host CPU is not a device; request host memory with Location::Host";
+        let host = "the host CPU is not a device; request memory whose location is the host";
         assert_eq!(reason(DeviceId::HOST), host);
         let error = find(DeviceId(2)).unwrap_err();
         assert!(

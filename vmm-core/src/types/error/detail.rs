@@ -133,7 +133,7 @@ pub enum Detail {
     /// have been freed.
     #[error(
         "0..{requested} exceeds the reservation of {reserved}, and the driver returned {offered} instead of the addresses \
-         behind it, from {wanted} on; reserve more addresses when the region is built, or let it move (grow_or_move, DeviceVec::movable)"
+         behind it, from {wanted} on; reserve more addresses when the region is built, or let it move (grow_or_move, a movable vector)"
     )]
     OutgrewReservation {
         /// The end of the region after the growth.
