@@ -2,6 +2,7 @@
 
 use gpu_vmm_core::extend::files::{failed, read_exact_at, start_writing, write_all_at};
 use gpu_vmm_core::{Operation, Result};
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -44,8 +45,10 @@ pub(crate) struct Temporary {
 /// Returns the name of the temporary file for a target. It is hidden, and always the same, so that the next writer overwrites the
 /// file that a killed process has left.
 pub(crate) fn temporary_of(target: &Path) -> Option<PathBuf> {
-    let name = target.file_name()?.to_str()?;
-    Some(target.with_file_name(format!(".{name}.partial")))
+    let mut name = OsString::from(".");
+    name.push(target.file_name()?);
+    name.push(".partial");
+    Some(target.with_file_name(name))
 }
 
 /// Returns whether two paths lead to one file, for example by links or on a file system that ignores case.
@@ -61,11 +64,7 @@ impl Temporary {
             failed(operation, "open", path, &io::Error::new(kind, why))
         };
         let Some(path) = temporary_of(target) else {
-            return Err(refused(
-                target,
-                io::ErrorKind::InvalidInput,
-                "a snapshot needs a file name, in UTF-8",
-            ));
+            return Err(refused(target, io::ErrorKind::InvalidInput, "a snapshot needs a file name"));
         };
         match fs::symlink_metadata(target) {
             Ok(found) if !found.is_file() => {

@@ -20,6 +20,8 @@
 // GPU_VMM_INVALID_ARGUMENT, and the functions that free an object do nothing with it. An object must not be freed while another
 // thread uses it.
 //
+// Strings: UTF-8. Paths, and folders in `keep`, are any bytes on Unix, and UTF-8 elsewhere.
+//
 // Options: a struct of zeros, `gpu_vmm_pool_options options = {0};`, is the default.
 //
 // Memory in use: functions that take a region's memory away (such as gpu_vmm_region_shrink and gpu_vmm_region_suspend) fail with
@@ -1808,7 +1810,7 @@ gpu_vmm_status gpu_vmm_is_suspended(const gpu_vmm_pool *pool, const char *tag, b
 // ordinary memory that stays for the next suspension, which is then faster; "pinned" is page-locked memory, which is slow to create
 // the first time, fast from then on, and stays as well; "file" is an unnamed file in the directory for temporary files;
 // "file:FOLDER" is one in that directory, and "files:FOLDERS" one in each of several directories, whose disks then work at the same
-// time: a list as in PATH, with colons between them, on Windows semicolons. If the host has too little available memory, the call
+// time: a list as in PATH, with colons between them, on Windows semicolons. Folders are any bytes on Unix, and UTF-8 elsewhere. If the host has too little available memory, the call
 // fails and the tag is not suspended. gpu_vmm_host_memory returns what has been taken, and gpu_vmm_trim_host frees what stays.
 //
 // Contents pass through page-locked buffers, unless they go to page-locked memory: 8 MiB for each core that the process may use, at

@@ -9,7 +9,7 @@ use crate::handles::{Kind, Object};
 use crate::region::Region;
 use crate::status::{CallResult, Failure, Status};
 use crate::texts::{
-    bytes, check_place, clear, give, give_box, give_if_wanted, object, required, room, take_box,
+    self, bytes, check_place, clear, give, give_box, give_if_wanted, object, room, take_box,
 };
 use gpu_vmm::extend::Lock;
 use gpu_vmm::share::{
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn gpu_vmm_listener_new(path: *const c_char, listener: *mu
     status(|| {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let path = required("path", path)?;
+            let path = texts::path("path", path)?;
             give_box("listener", listener, || Ok(Listener(Listens::bind(path)?)))
         }
     })
@@ -332,7 +332,7 @@ unsafe fn follow(
     status(|| {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let (backend, path) = (&object("backend", backend)?.0, required("path", path)?);
+            let (backend, path) = (&object("backend", backend)?.0, texts::path("path", path)?);
             let wait = Duration::from_millis(milliseconds);
             give_box("followed", followed, || {
                 let mut channel = Channel::connect(path, allowed, wait)?;

@@ -8,7 +8,7 @@ use crate::call::status;
 use crate::handles::{Kind, Object};
 use crate::status::{Failure, Status};
 use crate::stores::Stores;
-use crate::texts::{bytes, clear, give, give_box, give_if_wanted, object, optional, room, take_box};
+use crate::texts::{bytes, clear, give, give_box, give_if_wanted, object, optional_os, room, take_box};
 use gpu_vmm::dlpack::TensorRegion;
 use gpu_vmm::{AnyBackend, Bytes, Detail, DeviceId, Error, Region as Memory, RegionState, WaitFor};
 use std::ffi::{c_char, c_void};
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn gpu_vmm_region_suspend(
     unsafe { clear(bytes) };
     status(|| {
         // SAFETY: guaranteed by the caller.
-        let (region, keep) = unsafe { (object("region", region)?, optional("keep", keep)?) };
+        let (region, keep) = unsafe { (object("region", region)?, optional_os("keep", keep)?) };
         let contents = || Ok(region.memory.with(Memory::mapped)?);
         let mut stores = region.stores.lock()?;
         let store = stores.store(&region.backend, keep, contents)?;

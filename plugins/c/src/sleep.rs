@@ -6,13 +6,13 @@
 use crate::call::status;
 use crate::pool::Pool;
 use crate::status::{CallResult, Status};
-use crate::texts::{clear, give, give_if_wanted, object, optional, required};
+use crate::texts::{clear, give, give_if_wanted, object, optional_os, required};
 use gpu_vmm::{Bytes, WaitFor};
-use std::ffi::c_char;
+use std::ffi::{OsStr, c_char};
 
 impl Pool {
     /// Suspends a tag after the devices have finished.
-    pub(crate) fn suspend(&self, tag: &str, keep: Option<&str>) -> CallResult<Bytes> {
+    pub(crate) fn suspend(&self, tag: &str, keep: Option<&OsStr>) -> CallResult<Bytes> {
         let mut stores = self.stores.lock()?;
         let store = stores.store(&self.backend, keep, || Ok(self.blocks.occupied(tag)?))?;
         Ok(self.blocks.suspend(tag, &store, WaitFor::all_devices())?)
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn gpu_vmm_is_suspended(
 /// ordinary memory that stays for the next suspension, which is then faster; "pinned" is page-locked memory, which is slow to create
 /// the first time, fast from then on, and stays as well; "file" is an unnamed file in the directory for temporary files;
 /// "file:FOLDER" is one in that directory, and "files:FOLDERS" one in each of several directories, whose disks then work at the same
-/// time: a list as in PATH, with colons between them, on Windows semicolons. If the host has too little available memory, the call
+/// time: a list as in PATH, with colons between them, on Windows semicolons. Folders are any bytes on Unix, and UTF-8 elsewhere. If the host has too little available memory, the call
 /// fails and the tag is not suspended. gpu_vmm_host_memory returns what has been taken, and gpu_vmm_trim_host frees what stays.
 ///
 /// Contents pass through page-locked buffers, unless they go to page-locked memory: 8 MiB for each core that the process may use, at
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn gpu_vmm_suspend(
     status(|| {
         // SAFETY: guaranteed by the caller.
         let (pool, tag, keep) =
-            unsafe { (object("pool", pool)?, required("tag", tag)?, optional("keep", keep)?) };
+            unsafe { (object("pool", pool)?, required("tag", tag)?, optional_os("keep", keep)?) };
         let suspended = pool.suspend(tag, keep)?;
         // SAFETY: guaranteed by the caller.
         unsafe { give_if_wanted(bytes, suspended.0) };

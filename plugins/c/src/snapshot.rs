@@ -8,7 +8,7 @@ use crate::call::status;
 use crate::region::Region;
 use crate::status::{CallResult, Failure, Status};
 use crate::stores::ring;
-use crate::texts::{check_place, clear, give, give_box, object, required, take_box};
+use crate::texts::{self, check_place, clear, give, give_box, object, take_box};
 use gpu_vmm::extend::check_same;
 use gpu_vmm::snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm::{AnyBackend, Operation, Region as Memory, WaitFor};
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn gpu_vmm_region_snapshot(
 ) -> Status {
     status(|| {
         // SAFETY: guaranteed by the caller.
-        let (region, path) = unsafe { (object("region", region)?, required("path", path)?) };
+        let (region, path) = unsafe { (object("region", region)?, texts::path("path", path)?) };
         let ring = ring(&region.backend)?;
         region.memory.change(Operation::TakeSnapshot, true, |region| {
             Snapshot::new(&ring).region(region).compress(compress).write(path, WaitFor::all_devices())
@@ -61,11 +61,14 @@ pub unsafe extern "C" fn gpu_vmm_region_restore(
     status(|| {
         check_place("region", region)?;
         // SAFETY: guaranteed by the caller.
-        let (backend, path) = unsafe { (&object("backend", backend)?.0, required("path", path)?) };
+        let (backend, path) = unsafe { (&object("backend", backend)?.0, texts::path("path", path)?) };
         let file = SnapshotFile::open(path)?;
         let count = file.description().regions.len();
         if count != 1 {
-            return Err(Failure::invalid(format!("restore: {path} has {count} regions; expected one")));
+            return Err(Failure::invalid(format!(
+                "restore: {} has {count} regions; expected one",
+                path.display()
+            )));
         }
         let options = if relocate { Restore::new().relocate() } else { Restore::new() };
         let restored = options.regions(&file, &ring(backend)?)?;
@@ -117,7 +120,7 @@ pub unsafe extern "C" fn gpu_vmm_regions_snapshot(
         let operation = Operation::TakeSnapshot;
         check_count(operation, regions.is_null(), count)?;
         // SAFETY: guaranteed by the caller.
-        let path = unsafe { required("path", path)? };
+        let path = unsafe { texts::path("path", path)? };
         let mut named = Vec::new();
         for at in 0..count as usize {
             // SAFETY: there are `count` pointers, as the caller guarantees.
@@ -155,7 +158,7 @@ pub unsafe extern "C" fn gpu_vmm_snapshot_count(path: *const c_char, count: *mut
     status(|| {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let file = SnapshotFile::open(required("path", path)?)?;
+            let file = SnapshotFile::open(texts::path("path", path)?)?;
             give("count", count, file.description().regions.len() as u64)
         }
     })
@@ -187,12 +190,13 @@ pub unsafe extern "C" fn gpu_vmm_regions_restore(
         let operation = Operation::Restore;
         check_count(operation, regions.is_null(), count)?;
         // SAFETY: guaranteed by the caller.
-        let (backend, path) = unsafe { (&object("backend", backend)?.0, required("path", path)?) };
+        let (backend, path) = unsafe { (&object("backend", backend)?.0, texts::path("path", path)?) };
         let file = SnapshotFile::open(path)?;
         let there = file.description().regions.len() as u64;
         if there != count {
             return Err(Failure::invalid(format!(
-                "{operation}: {path} has {there} regions; expected {count}"
+                "{operation}: {} has {there} regions; expected {count}",
+                path.display()
             )));
         }
         let options = if relocate { Restore::new().relocate() } else { Restore::new() };

@@ -4,6 +4,9 @@ use crate::call::held;
 use crate::status::{CallResult, Failure};
 use gpu_vmm::extend::Lock;
 use gpu_vmm::{AnyBackend, BackingStore, Bytes, Operation, StagingRing};
+use std::ffi::OsStr;
+#[cfg(unix)]
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 
@@ -40,6 +43,15 @@ fn parse_threads(text: &str) -> CallResult<usize> {
     number.ok_or_else(|| Failure::invalid(format!("{THREADS} is {text:?}; expected 1 to {MAX_THREADS}")))
 }
 
+/// Returns the text behind a prefix: on Unix any bytes.
+fn behind<'a>(prefix: &str, text: &'a OsStr) -> Option<&'a OsStr> {
+    #[cfg(unix)]
+    let rest = text.as_bytes().strip_prefix(prefix.as_bytes()).map(OsStr::from_bytes);
+    #[cfg(not(unix))]
+    let rest = text.to_str()?.strip_prefix(prefix).map(OsStr::new);
+    rest
+}
+
 impl Stores {
     /// Locks the stores. The caller holds the lock until the contents are in the chosen store, so that no other thread chooses
     /// the same free space.
@@ -53,23 +65,23 @@ impl Made {
     pub(crate) fn store(
         &mut self,
         backend: &AnyBackend,
-        keep: Option<&str>,
+        keep: Option<&OsStr>,
         contents: impl FnOnce() -> CallResult<Bytes>,
     ) -> CallResult<BackingStore<AnyBackend>> {
-        Ok(match keep {
-            None => BackingStore::nothing(),
+        let Some(keep) = keep else { return Ok(BackingStore::nothing()) };
+        Ok(match keep.to_str() {
             Some("host") => self.host(backend, |made| &mut made.host, Bytes::ZERO)?,
             Some("host-kept") => self.host(backend, |made| &mut made.host_kept, Bytes(u64::MAX))?,
             Some("pinned") => self.pinned(backend, contents()?)?,
             Some("file") => BackingStore::file(std::env::temp_dir(), self.ring(backend)?),
-            Some(other) => {
-                if let Some(folder) = other.strip_prefix("file:") {
+            _ => {
+                if let Some(folder) = behind("file:", keep) {
                     BackingStore::file(PathBuf::from(folder), self.ring(backend)?)
-                } else if let Some(folders) = other.strip_prefix("files:") {
+                } else if let Some(folders) = behind("files:", keep) {
                     BackingStore::files(std::env::split_paths(folders), self.ring(backend)?)?
                 } else {
                     return Err(Failure::invalid(format!(
-                        "suspend: keep is {other:?}; expected null (nowhere), \"host\", \"host-kept\", \
+                        "suspend: keep is {keep:?}; expected null (nowhere), \"host\", \"host-kept\", \
                          \"pinned\", \"file\", \"file:FOLDER\" or \"files:FOLDERS\""
                     )));
                 }
@@ -153,7 +165,7 @@ mod tests {
         let size = Bytes::mib(4);
         let mut region = gpu_vmm::Region::builder(&host).reserve(size).build().unwrap();
         region.grow_to(size).unwrap();
-        let mut pinned = || made.store(&host, Some("pinned"), || Ok(size)).unwrap();
+        let mut pinned = || made.store(&host, Some("pinned".as_ref()), || Ok(size)).unwrap();
         region.suspend(&pinned(), gpu_vmm::WaitFor::all_devices()).unwrap();
         // The first one is full, although it is large enough.
         assert_eq!(pinned().free(), Some(size));
@@ -170,8 +182,9 @@ mod tests {
         let mut region = gpu_vmm::Region::builder(&host).reserve(Bytes::mib(8)).build().unwrap();
         region.grow_to(Bytes::mib(8)).unwrap();
         let done = || gpu_vmm::WaitFor::all_devices();
-        let kept =
-            made.store(&host, Some("host-kept"), || unreachable!("its size is not asked for")).unwrap();
+        let kept = made
+            .store(&host, Some("host-kept".as_ref()), || unreachable!("its size is not asked for"))
+            .unwrap();
         let ring = made.host_memory();
         assert!(!ring.is_zero());
         for _ in 0..2 {
@@ -188,7 +201,7 @@ mod tests {
         assert_eq!(made.host_memory(), Bytes::ZERO);
         // Memory that is not kept is freed by the resume.
         let host_store =
-            made.store(&host, Some("host"), || unreachable!("its size is not asked for")).unwrap();
+            made.store(&host, Some("host".as_ref()), || unreachable!("its size is not asked for")).unwrap();
         region.suspend(&host_store, done()).unwrap();
         region.resume().unwrap();
         assert_eq!(made.host_memory(), ring);
@@ -203,7 +216,7 @@ mod tests {
         let folder = std::env::temp_dir();
         let folders = std::env::join_paths([&folder, &folder]).unwrap().into_string().unwrap();
         let mut store =
-            |keep: &str| made.store(&host, Some(keep), || unreachable!("its size is not asked for"));
+            |keep: &str| made.store(&host, Some(keep.as_ref()), || unreachable!("its size is not asked for"));
         let store_there = store(&format!("files:{folders}")).unwrap();
         let mut region = gpu_vmm::Region::builder(&host).reserve(Bytes::mib(16)).build().unwrap();
         region.grow_to(Bytes::mib(16)).unwrap();

@@ -8,7 +8,8 @@ use crate::handles::{self, Object};
 use crate::status::{CallResult, Failure};
 use gpu_vmm::Bytes;
 use serde::Serialize;
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_void};
+use std::path::Path;
 
 /// Reads an optional string: `None` for null.
 ///
@@ -20,9 +21,43 @@ pub(crate) unsafe fn optional<'a>(what: &str, text: *const c_char) -> CallResult
         return Ok(None);
     }
     // SAFETY: guaranteed by the caller.
+    Ok(Some(utf8(what, unsafe { CStr::from_ptr(text) })?))
+}
+
+fn utf8<'a>(what: &str, text: &'a CStr) -> CallResult<&'a str> {
+    text.to_str().map_err(|_| Failure::invalid(format!("{what} is not valid UTF-8: {text:?}")))
+}
+
+/// Reads an optional string that can contain a path: any bytes on Unix, UTF-8 elsewhere.
+///
+/// # Safety
+///
+/// As for [`optional`].
+pub(crate) unsafe fn optional_os<'a>(what: &str, text: *const c_char) -> CallResult<Option<&'a OsStr>> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(text) };
-    let text = text.to_str().map_err(|_| Failure::invalid(format!("{what} is not valid UTF-8: {text:?}")))?;
+    #[cfg(unix)]
+    let text = {
+        let _ = what;
+        std::os::unix::ffi::OsStrExt::from_bytes(text.to_bytes())
+    };
+    #[cfg(not(unix))]
+    let text = OsStr::new(utf8(what, text)?);
     Ok(Some(text))
+}
+
+/// Reads a required path, as [`optional_os`] does.
+///
+/// # Safety
+///
+/// As for [`optional`].
+pub(crate) unsafe fn path<'a>(what: &str, text: *const c_char) -> CallResult<&'a Path> {
+    // SAFETY: guaranteed by the caller.
+    let text = unsafe { optional_os(what, text) }?;
+    text.map(Path::new).ok_or_else(|| Failure::invalid(format!("{what} is null")))
 }
 
 /// Reads a required string.

@@ -166,7 +166,8 @@ static void moves(const gpu_vmm_backend *backend, uint64_t unit) {
 
 static void snapshots(const gpu_vmm_backend *backend, uint64_t unit) {
     char path[128];
-    snprintf(path, sizeof path, "/tmp/gpu-vmm-exchange-%ld.snapshot", (long)getpid());
+    // A name that is not UTF-8.
+    snprintf(path, sizeof path, "/tmp/gpu-vmm-exchange-\xff-%ld.snapshot", (long)getpid());
     gpu_vmm_region_options options;
     memset(&options, 0, sizeof options);
     options.size = 2 * unit;

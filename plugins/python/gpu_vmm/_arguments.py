@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from typing import Optional, SupportsIndex, Union
 
 from ._dtype import shown
@@ -17,7 +18,8 @@ _IN_BYTES = {
 }  # fmt: skip
 """The arguments that are numbers of bytes."""
 
-Folder = Union[str, "os.PathLike[str]"]
+Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
+"""A path of a file or a directory."""
 
 
 def unsigned(what: str, value: SupportsIndex, bits: int = 64) -> int:
@@ -45,17 +47,34 @@ def text(what: str, value: str) -> bytes:
     return encoded
 
 
-def kept_in(keep: Optional[str], directory: Optional[Folder] = None) -> Optional[bytes]:
+def path_of(what: str, value: Path) -> bytes:
+    """Returns a path for C: the bytes of the name that Python's own ``open`` gives the file, in any locale.
+
+    Raises InvalidArgument for a character that no file name of the locale can have, TypeError if it is no path.
+    """
+    try:
+        encoded = os.fsencode(value)
+    except TypeError:
+        raise TypeError(f"{what}: expected a str, bytes or os.PathLike, not {type(value).__name__}") from None
+    except UnicodeEncodeError as error:
+        encoding = f"{sys.getfilesystemencoding()}, the encoding of file names here"
+        raise InvalidArgument(f"{what}: {value!r} cannot be encoded as {encoding}: {error.reason}") from error
+    if b"\0" in encoded:
+        raise InvalidArgument(f"{what}: {value!r} contains a zero character")
+    return encoded
+
+
+def kept_in(keep: Optional[str], directory: Optional[Path] = None) -> Optional[bytes]:
     """Returns the argument ``keep`` of ``gpu_vmm_suspend``."""
     if directory is not None:
         if keep != "file":
             raise InvalidArgument(f"suspend: directory needs keep=\"file\", not keep={keep!r}")
-        folder = os.fspath(directory)
-        if not isinstance(folder, str):
-            raise TypeError(f"directory: expected a str, not {type(folder).__name__}")
+        folder = path_of("directory", directory)
         if not folder:
             raise InvalidArgument("directory: '' is no directory; pass None for the one for temporary files")
-        return text("directory", f"file:{folder}")
+        return b"file:" + folder
+    if isinstance(keep, str) and keep.startswith(("file:", "files:")):
+        return path_of("keep", keep)
     return None if keep is None else text("keep", keep)
 
 

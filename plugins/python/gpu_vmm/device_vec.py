@@ -6,7 +6,7 @@ import copy
 import ctypes
 from typing import Any, Callable, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union, overload
 
-from ._arguments import Folder, kept_in, unsigned
+from ._arguments import Path, kept_in, unsigned
 from ._dlpack import capsule, versioned
 from ._dtype import DType, DTypeLike, DTypeName, dtype_of
 from ._elements import Elements
@@ -320,7 +320,7 @@ class DeviceVec(_Shown):
         return went.value
 
     def suspend(
-        self, keep: Optional[str] = "host", directory: Optional[Folder] = None, *, force: bool = False
+        self, keep: Optional[str] = "host", directory: Optional[Path] = None, *, force: bool = False
     ) -> int:
         """Returns the memory to the driver and keeps the address. Returns the number of bytes that went back.
 

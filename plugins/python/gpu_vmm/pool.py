@@ -10,9 +10,9 @@ import sys
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, SupportsIndex, Type, Union
+from typing import Any, Callable, Dict, List, Optional, SupportsIndex, Type
 
-from ._arguments import Folder, kept_in, text, unsigned
+from ._arguments import Path, kept_in, text, unsigned
 from ._handles import PoolHandle
 from ._library import BlockFound, check, library, take_text
 from ._lock import Lock
@@ -262,7 +262,7 @@ class Pool(Owner):
         return BlockInfo(found.base, found.capacity, found.offset, found.device, found.stream or 0, tag)
 
     def suspend(
-        self, tag: str, keep: Optional[str] = "host", directory: Optional[Folder] = None, *, force: bool = False
+        self, tag: str, keep: Optional[str] = "host", directory: Optional[Path] = None, *, force: bool = False
     ) -> int:
         """Returns the memory of all blocks with a tag to the driver and keeps their addresses. Waits for the devices first.
 
@@ -351,12 +351,12 @@ class Pool(Owner):
         """Returns the tags that have had memory so far."""
         return sorted({space["tag"] for space in self.snapshot()["spaces"]})
 
-    def report(self, path: Union[str, "os.PathLike[str]"]) -> None:
+    def report(self, path: Path) -> None:
         """Writes the snapshot as JSON, which ``gpu-vmm report FILE.json --html OUT`` draws.
 
         Raises InvalidArgument for a path that ends with ``.html``: that command writes the page.
         """
-        name = os.fspath(path)
+        name = os.fsdecode(path)
         if name.lower().endswith((".html", ".htm")):
             raise InvalidArgument(
                 f"report: {name}: this writes JSON; write FILE.json, and draw it with `gpu-vmm report FILE.json --html OUT`"

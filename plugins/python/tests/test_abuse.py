@@ -1,6 +1,7 @@
 """Invalid arguments: every call raises an exception with a text and changes nothing."""
 
 import math
+import os
 import pathlib
 import tempfile
 import unittest
@@ -50,7 +51,7 @@ class Abuse(Case):
             self.refused(vec.resize, 5, value)
         for keep in (5, b"host", "", "moon", "file:\0", ["host"]):
             self.refused(vec.suspend, keep)
-        for directory in (b"/tmp", 5, "", "a\0b", ["/tmp"]):
+        for directory in (5, "", b"", "a\0b", b"a\0b", "\ud800", ["/tmp"]):
             self.refused(vec.suspend, "file", directory)
         self.refused(vec.suspend, "host", "/tmp")
         for dtype in ("", "float", "float32\0", b"int8", 5, None, [], "x" * 100_000):
@@ -149,8 +150,9 @@ class Abuse(Case):
     def test_a_folder_as_a_path(self):
         vec = self.vec("int8", [1, 2])
         with tempfile.TemporaryDirectory() as folder:
-            vec.suspend("file", pathlib.Path(folder))
-            vec.resume()
+            for directory in folder, os.fsencode(folder), pathlib.Path(folder):
+                vec.suspend("file", directory)
+                vec.resume()
         self.assertEqual(vec.tolist(), [1, 2])
 
     def test_views_of_itself(self):

@@ -4,9 +4,12 @@ import copy
 import os
 import pickle
 import socket
+import sys
 import tempfile
 import threading
 import unittest
+from pathlib import Path
+from unittest import mock
 
 import gpu_vmm
 from gpu_vmm import vmm
@@ -242,6 +245,36 @@ class Mapped(Case):
         self.assertEqual(vmm.Region.restore(opened, path, relocate=True).read(3, 9), b"in a file")
         with self.raises(gpu_vmm.FileError):
             region.snapshot("/no/such/folder/file")
+
+    @unittest.skipUnless(sys.platform == "linux", "file names are bytes on Linux")
+    def test_any_name_of_a_file(self):
+        region, _ = region_of(backend(), 1)
+        folder = self.folder()
+        for name in b"plain", b"\xff\xe9", "é".encode():
+            path = os.path.join(os.fsencode(folder), name)
+            for given in path, os.fsdecode(path), Path(os.fsdecode(path)):
+                region.snapshot(given)
+                self.assertEqual(os.listdir(os.fsencode(folder)), [name])
+                self.assertEqual(len(vmm.restore(region.backend, given, relocate=True)), 1)
+                os.remove(path)
+                with vmm.Listener(given):
+                    self.assertEqual(os.listdir(os.fsencode(folder)), [name])
+            os.mkdir(path)
+            for given in path, os.fsdecode(path), Path(os.fsdecode(path)):
+                region.suspend("file", given)
+                region.resume()
+            os.rmdir(path)
+            with self.raises(gpu_vmm.FileError, "No such file"):
+                region.suspend("file", path)
+        # The name is that of the locale.
+        with mock.patch("os.fsencode", lambda path: path.encode("latin-1")):
+            region.snapshot(f"{folder}/é")
+        self.assertEqual(os.listdir(os.fsencode(folder)), [b"\xe9"])
+        for wrong in 5, None, [folder]:
+            with self.raises(TypeError, "path: expected a str, bytes or os.PathLike"):
+                region.snapshot(wrong)
+        with self.raises(gpu_vmm.InvalidArgument, "path: '\\ud800' cannot be encoded"):
+            region.snapshot("\ud800")
 
     def test_several_regions_in_one_file(self):
         opened = backend()

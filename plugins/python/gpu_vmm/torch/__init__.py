@@ -12,10 +12,10 @@ import importlib
 import os
 import threading
 import warnings
-from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple
 
 from .. import _torch_build
-from .._arguments import KEEP_NOTHING, Folder, text
+from .._arguments import KEEP_NOTHING, Path, text
 from .._handles import PoolHandle
 from .._library import MempoolId, address_of, check, find, library, version
 from ..backend import options
@@ -314,7 +314,7 @@ def _pool_of(number: int) -> Pool:
 
 
 def sleep(
-    tag: Optional[str] = None, keep: Optional[str] = "host", device: Any = None, *, directory: Optional[Folder] = None
+    tag: Optional[str] = None, keep: Optional[str] = "host", device: Any = None, *, directory: Optional[Path] = None
 ) -> int:
     """Returns the memory of a tag to the driver. Its tensors keep their addresses and must not be used before :func:`wake`.
 
@@ -351,7 +351,7 @@ def stats(device: Any = None) -> PoolStats:
     return device_pool(device).stats()
 
 
-def report(path: Union[str, "os.PathLike[str]"], device: Any = None) -> None:
+def report(path: Path, device: Any = None) -> None:
     """Writes a device's snapshot as JSON, which ``gpu-vmm report FILE.json --html OUT`` draws: ``Pool.report``."""
     device_pool(device).report(path)
 

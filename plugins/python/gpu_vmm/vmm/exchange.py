@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Optional, SupportsIndex, Tuple
 
-from .._arguments import text, unsigned
+from .._arguments import Path, path_of, unsigned
 from .._handles import ExporterHandle, FollowedHandle, ListenerHandle
 from .._library import check, library
 from .._number import Number
@@ -15,7 +15,7 @@ from ..errors import Unsupported
 from ._bytes import room, source, target
 from ._closable import Closable
 from .device import checked
-from .region import Path, Region, path_of
+from .region import Region
 
 _WAIT = 30.0
 
@@ -68,7 +68,7 @@ class Listener(Closable):
 
     def __init__(self, path: Path) -> None:
         pointer = ctypes.c_void_p()
-        check(_function("gpu_vmm_listener_new")(text("path", path_of(path)), ctypes.byref(pointer)))
+        check(_function("gpu_vmm_listener_new")(path_of("path", path), ctypes.byref(pointer)))
         self._own(ListenerHandle(pointer))
 
     def __repr__(self) -> str:
@@ -152,7 +152,7 @@ class FollowedRegion(Closable):
         user: Optional[SupportsIndex] = None,
     ) -> None:
         pointer, wait = ctypes.c_void_p(), _milliseconds(timeout)
-        opened, name, addresses = checked(backend)._handle, text("path", path_of(path)), unsigned("reserve", reserve)
+        opened, name, addresses = checked(backend)._handle, path_of("path", path), unsigned("reserve", reserve)
         if user is None:
             status = _function("gpu_vmm_follow")(opened, name, addresses, wait, ctypes.byref(pointer))
         else:

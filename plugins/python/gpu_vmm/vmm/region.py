@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
-from typing import Optional, SupportsIndex, Union
+from typing import Optional, SupportsIndex
 
-from .._arguments import Folder, kept_in, text, unsigned
+from .._arguments import Path, kept_in, path_of, unsigned
 from .._handles import RegionHandle
 from .._library import check, library
 from ..backend import Backend
@@ -18,14 +17,6 @@ from .device import checked
 from .observer import After, Before, changing, observe
 from .offer import Offer, offer_by
 from .properties import DEFAULT, OfferBy, Placement, Properties
-
-Path = Union[str, "os.PathLike[str]"]
-"""A path of a file."""
-
-
-def path_of(path: Path) -> str:
-    """Returns a path as a string."""
-    return os.fspath(path)
 
 
 class Region(Mappings, Contents):
@@ -119,7 +110,7 @@ class Region(Mappings, Contents):
         changing(library().gpu_vmm_region_shrink, self._handle, end, bool(force), ctypes.byref(went))
         return went.value
 
-    def suspend(self, keep: Optional[str] = "host", directory: Optional[Folder] = None, *, force: bool = False) -> int:
+    def suspend(self, keep: Optional[str] = "host", directory: Optional[Path] = None, *, force: bool = False) -> int:
         """Returns the memory to the driver and keeps the addresses. Returns the number of bytes that went back.
 
         A region that is suspended already stays as it is, and the result is 0. ``keep`` and ``directory`` are as for ``Pool.suspend``. Raises Busy as :meth:`shrink` does.
@@ -178,7 +169,7 @@ class Region(Mappings, Contents):
 
         A file of that name is replaced when the new one is complete. Raises FileError, Suspended, and Busy for a capture.
         """
-        check(library().gpu_vmm_region_snapshot(self._handle, text("path", path_of(path)), bool(compress)))
+        check(library().gpu_vmm_region_snapshot(self._handle, path_of("path", path), bool(compress)))
 
     @classmethod
     def restore(cls, backend: Backend, path: Path, *, relocate: bool = False) -> Region:
@@ -187,7 +178,7 @@ class Region(Mappings, Contents):
         The file may come from another process, device or vendor. Raises AddressTaken, FileError, OutOfMemory, NoSuchDevice,
         PeerUnreachable, Unsupported, and InvalidArgument for a file with several regions or none.
         """
-        pointer, file = ctypes.c_void_p(), text("path", path_of(path))
+        pointer, file = ctypes.c_void_p(), path_of("path", path)
         check(library().gpu_vmm_region_restore(checked(backend)._handle, file, bool(relocate), ctypes.byref(pointer)))
         return cls._from(backend, pointer)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 from typing import List, Sequence
 
-from .._arguments import text
+from .._arguments import Path, path_of
 from .._library import check, library
 from ..backend import Backend
 from .device import checked
-from .region import Path, Region, path_of
+from .region import Region
 
 
 def snapshot(regions: Sequence[Region], path: Path, *, compress: bool = False) -> None:
@@ -20,12 +20,12 @@ def snapshot(regions: Sequence[Region], path: Path, *, compress: bool = False) -
     """
     handles = [region._handle for region in regions]  # kept during the call
     pointers = (ctypes.c_void_p * len(handles))(*(handle._as_parameter_ for handle in handles))
-    check(library().gpu_vmm_regions_snapshot(pointers, len(handles), text("path", path_of(path)), bool(compress)))
+    check(library().gpu_vmm_regions_snapshot(pointers, len(handles), path_of("path", path), bool(compress)))
 
 
 def restore(backend: Backend, path: Path, *, relocate: bool = False) -> List[Region]:
     """Recreates all regions of a file in the order in which they were written, as :meth:`Region.restore` recreates one."""
-    name, count = text("path", path_of(path)), ctypes.c_uint64()
+    name, count = path_of("path", path), ctypes.c_uint64()
     opened = checked(backend)._handle
     check(library().gpu_vmm_snapshot_count(name, ctypes.byref(count)))
     pointers = (ctypes.c_void_p * count.value)()
