@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 fn read(file: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect(file)
@@ -221,6 +222,28 @@ fn examples() -> Vec<(ErrorKind, Operation, Detail)> {
             ErrorKind::Peer,
             Operation::ImportMemory,
             Detail::Extension(Arc::new(PeerError::Gone { why: String::new() })),
+        ),
+        (
+            ErrorKind::TimedOut,
+            Operation::WaitApplied,
+            Detail::Extension(Arc::new(PeerError::TimedOut {
+                what: "answer from the importer",
+                waited: Duration::from_secs(30),
+            })),
+        ),
+        (
+            ErrorKind::NoListener,
+            Operation::Connect,
+            Detail::Extension(Arc::new(PeerError::NoListener { path: "/run/user/1000/weights".to_owned() })),
+        ),
+        (
+            ErrorKind::StaleSocket,
+            Operation::Listen,
+            Detail::Extension(Arc::new(PeerError::StaleSocket {
+                path: "/run/user/1000/weights".to_owned(),
+                call: "bind",
+                name: "EADDRINUSE (98)",
+            })),
         ),
         (
             ErrorKind::NoSuchDevice,

@@ -11,6 +11,7 @@ use crate::socket::{self, Packet, Wait};
 use crate::{Allowed, Credentials};
 use gpu_vmm_core::extend::system::{failed, refusal};
 use gpu_vmm_core::{Detail, Error, Operation, Result};
+use rustix::fs::{FileType, stat};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_domain, socket_type};
 use rustix::net::{
@@ -118,8 +119,8 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`PeerError::NotAllowed`]; [`PeerError::TimedOut`]; [`Detail::Driver`] if no process listens at the path, or the path
-    /// belongs to another user.
+    /// [`PeerError::NoListener`] if the path does not exist (yet); [`PeerError::StaleSocket`] if the process that listened there is
+    /// gone; [`PeerError::NotAllowed`]; [`PeerError::TimedOut`]; [`Detail::Driver`] if the path is no socket or belongs to another user.
     pub fn connect(path: impl AsRef<Path>, allowed: Allowed, wait: Duration) -> Result<Self> {
         let path = path.as_ref();
         let fail = |call, errno| failed(CONNECT, call, errno, format!("{}{}", path.display(), hint(errno)));
@@ -135,6 +136,13 @@ impl Channel {
             match connect(&socket, &address) {
                 Ok(()) => return Self::with(CONNECT, socket, allowed),
                 Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(Errno::NOENT) => {
+                    let path = path.display().to_string();
+                    return Err(Error::of_extension(CONNECT, PeerError::NoListener { path }));
+                }
+                Err(Errno::CONNREFUSED) if is_socket(path) => {
+                    return Err(stale(CONNECT, path, "connect", "ECONNREFUSED (111)"));
+                }
                 Err(errno) => return Err(fail("connect", errno)),
             }
         }
@@ -349,11 +357,31 @@ pub(crate) fn address(operation: Operation, path: &Path) -> Result<SocketAddrUni
     }
 }
 
+/// Returns true if the path leads to a socket.
+fn is_socket(path: &Path) -> bool {
+    stat(path).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket)
+}
+
+/// Returns true if the path is a socket that a process has left. Disturbs no process that listens there: the kernel refuses a
+/// connection of another type.
+pub(crate) fn is_stale(path: &Path, address: &SocketAddrUnix) -> bool {
+    let probe = || {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, address)
+    };
+    is_socket(path) && probe() == Err(Errno::CONNREFUSED)
+}
+
+/// Returns the error for a stale socket.
+pub(crate) fn stale(operation: Operation, path: &Path, call: &'static str, name: &'static str) -> Error {
+    let path = path.display().to_string();
+    Error::of_extension(operation, PeerError::StaleSocket { path, call, name })
+}
+
 /// Explains an error of `connect`.
 fn hint(errno: Errno) -> &'static str {
     match errno {
-        Errno::NOENT => ": no process listens there, or not yet",
-        Errno::CONNREFUSED => ": the process that listened there is gone",
+        Errno::CONNREFUSED => ": the path is not a socket",
         Errno::ACCESS => ": only the user that created the listener may connect",
         Errno::PROTOTYPE => ": the listener there is not a listener of gpu-vmm",
         _ => "",

@@ -44,15 +44,35 @@ pub enum PeerError {
         /// The time limit.
         waited: Duration,
     },
+    /// No process listens at the path, or not yet.
+    #[error("{path}: connect answered ENOENT (2): no process listens there, or not yet")]
+    NoListener {
+        /// The path of the socket.
+        path: String,
+    },
+    /// The process that listened at the path is gone and has left its socket.
+    #[error(
+        "{path}: {call} answered {name}: the process that listened there is gone; remove the path, or replace it by a new \
+         listener"
+    )]
+    StaleSocket {
+        /// The path of the socket.
+        path: String,
+        /// The system's call that has found it.
+        call: &'static str,
+        /// The name and the number of its error.
+        name: &'static str,
+    },
 }
 
 impl ExtensionError for PeerError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::NotAllowed { .. } => ErrorKind::AccessDenied,
-            Self::BadMessage { .. } | Self::Gone { .. } | Self::Refused { .. } | Self::TimedOut { .. } => {
-                ErrorKind::Peer
-            }
+            Self::BadMessage { .. } | Self::Gone { .. } | Self::Refused { .. } => ErrorKind::Peer,
+            Self::TimedOut { .. } => ErrorKind::TimedOut,
+            Self::NoListener { .. } => ErrorKind::NoListener,
+            Self::StaleSocket { .. } => ErrorKind::StaleSocket,
         }
     }
 }
@@ -65,7 +85,8 @@ mod tests {
     fn each_error_has_kind_and_reason() {
         let why = || "because".to_owned();
         let (what, waited) = ("reply", Duration::from_millis(1500));
-        let rows: [(PeerError, ErrorKind, &[&str]); 5] = [
+        let (call, name, path) = ("bind", "EADDRINUSE (98)", "/tmp/socket".to_owned());
+        let rows: [(PeerError, ErrorKind, &[&str]); 7] = [
             (PeerError::BadMessage { why: why() }, ErrorKind::Peer, &["because"]),
             (
                 PeerError::NotAllowed { pid: 12, uid: 34, why: why() },
@@ -74,7 +95,17 @@ mod tests {
             ),
             (PeerError::Gone { why: why() }, ErrorKind::Peer, &["gone: because"]),
             (PeerError::Refused { why: why() }, ErrorKind::Peer, &["refused: because"]),
-            (PeerError::TimedOut { what, waited }, ErrorKind::Peer, &["no reply", "1.5s"]),
+            (PeerError::TimedOut { what, waited }, ErrorKind::TimedOut, &["no reply", "1.5s"]),
+            (
+                PeerError::NoListener { path: path.clone() },
+                ErrorKind::NoListener,
+                &["ENOENT (2)", "/tmp/socket"],
+            ),
+            (
+                PeerError::StaleSocket { path, call, name },
+                ErrorKind::StaleSocket,
+                &["bind answered EADDRINUSE (98)", "/tmp/socket", "remove the path"],
+            ),
         ];
         for (error, kind, words) in rows {
             assert_eq!(error.kind(), kind, "{error}");

@@ -2,14 +2,14 @@
 
 #[allow(unused_imports)] // named in documentation
 use crate::PeerError;
-use crate::channel::address;
+use crate::channel::{address, is_stale, stale};
 use crate::socket::Wait;
 use crate::{Allowed, Channel};
 use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::extend::system::failed;
-use gpu_vmm_core::{Operation, Result};
+use gpu_vmm_core::{Error, Operation, Result};
 use rustix::event::PollFlags;
-use rustix::fs::{AtFlags, CWD, Mode, fchmod, statat, unlink};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, fchmod, flock, open, statat, unlink};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,8 +24,8 @@ const BACKLOG: i32 = 128;
 
 /// A Unix socket with a path, to which other processes of the same user can connect.
 ///
-/// Dropping the listener removes the path, in the process that created it. If that process is killed, the path stays, and
-/// must be removed before another listener can bind it.
+/// Dropping the listener removes the path, in the process that created it. If that process is killed, the path stays: a stale
+/// socket, which must be removed or [replaced](Listener::replace_stale).
 ///
 /// # Thread safety
 ///
@@ -45,9 +45,41 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`Driver`](gpu_vmm_core::Detail::Driver) if the path exists, is longer than 108 bytes, or the kernel refuses it.
+    /// [`StaleSocket`](PeerError::StaleSocket) if the path is a socket whose process is gone;
+    /// [`Driver`](gpu_vmm_core::Detail::Driver) if the path exists otherwise, is longer than 108 bytes, or the kernel refuses it.
     pub fn bind(path: impl AsRef<Path>) -> Result<Self> {
+        Self::bind_to(path.as_ref())
+    }
+
+    /// Listens at `path` as [`Listener::bind`] does, and replaces a stale socket there: one whose process is gone. Of several
+    /// processes that do so at one time, one listens, and the others fail.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::bind`]. Only a stale socket is replaced, and no other file.
+    pub fn replace_stale(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        let bound = Self::bind_to(path);
+        let is_stale = |error: &Error| matches!(error.extension(), Some(PeerError::StaleSocket { .. }));
+        if !bound.as_ref().is_err_and(is_stale) {
+            return bound;
+        }
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let fail = |call, errno| failed(LISTEN, call, errno, path.display());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = open(parent, flags, Mode::empty()).map_err(|errno| fail("open", errno))?;
+        // Otherwise another process that replaces the same socket could remove the new one.
+        flock(&folder, FlockOperation::NonBlockingLockExclusive).map_err(|errno| fail("flock", errno))?;
+        match Self::bind_to(path) {
+            Err(error) if is_stale(&error) => {
+                unlink(path).map_err(|errno| fail("unlink", errno))?;
+                Self::bind_to(path)
+            }
+            bound => bound,
+        }
+    }
+
+    fn bind_to(path: &Path) -> Result<Self> {
         let fail = |call, errno| failed(LISTEN, call, errno, path.display());
         let address = address(LISTEN, path)?;
         let io = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
@@ -59,8 +91,9 @@ impl Listener {
         let private = Mode::RUSR | Mode::WUSR;
         fchmod(&socket, private).map_err(|errno| fail("fchmod", errno))?;
         bind(&socket, &address).map_err(|errno| match errno {
+            Errno::ADDRINUSE if is_stale(path, &address) => stale(LISTEN, path, "bind", "EADDRINUSE (98)"),
             Errno::ADDRINUSE => {
-                let hint = "the path exists; remove it if no process listens there any more";
+                let hint = "the path exists; remove it if no process listens there";
                 failed(LISTEN, "bind", errno, format!("{}: {hint}", path.display()))
             }
             _ => fail("bind", errno),

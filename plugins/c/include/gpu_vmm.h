@@ -511,11 +511,20 @@ typedef void (*gpu_vmm_torch_visit)(void*, const gpu_vmm_torch_block*);
 // An operation failed and its rollback failed as well; that memory can no longer be used.
 #define GPU_VMM_POISONED 22
 
-// The peer process exited, refused, timed out or sent invalid data.
+// The peer process exited, refused or sent invalid data.
 #define GPU_VMM_PEER 23
 
 // The process exits, and its drivers end with it.
 #define GPU_VMM_EXITING 24
+
+// The peer process did not connect, reply or read in time.
+#define GPU_VMM_TIMED_OUT 25
+
+// No process listens at the path, or not yet.
+#define GPU_VMM_NO_LISTENER 26
+
+// The path is a stale socket: the process that listened there is gone.
+#define GPU_VMM_STALE_SOCKET 27
 
 #ifdef __cplusplus
 extern "C" {
@@ -830,13 +839,23 @@ gpu_vmm_status gpu_vmm_event_hold(const gpu_vmm_event *event, void *stream);
 // Listens at a path, which must not exist. Only processes of this user can connect. Free it with gpu_vmm_listener_free, which
 // removes the path. Linux only, as all functions of exporters.
 //
-// Returns GPU_VMM_DRIVER with the system's error if the path exists or cannot be created.
+// Returns GPU_VMM_STALE_SOCKET if the path is a socket whose process is gone, and GPU_VMM_DRIVER with the system's error if the path
+// exists otherwise or cannot be created.
 //
 // # Safety
 //
 // `path` is null or a string. `listener` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_listener_new(const char *path,
                                     gpu_vmm_listener **listener);
+
+// Does as gpu_vmm_listener_new, and replaces a stale socket at the path. No other file is replaced.
+//
+// Returns GPU_VMM_DRIVER with the system's error if the path exists otherwise or cannot be created.
+//
+// # Safety
+//
+// `path` is null or a string. `listener` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_listener_replace_stale(const char *path, gpu_vmm_listener **listener);
 
 // Frees a listener. Exchanges that have begun go on. Null does nothing.
 //
@@ -850,7 +869,7 @@ void gpu_vmm_listener_free(gpu_vmm_listener *listener);
 //
 // From then on, the region's memory cannot be suspended or moved: the other process would keep the old memory.
 //
-// Returns GPU_VMM_PEER if no process connects in time, GPU_VMM_ACCESS_DENIED for one of another user, GPU_VMM_UNSUPPORTED for memory
+// Returns GPU_VMM_TIMED_OUT if no process connects in time, GPU_VMM_ACCESS_DENIED for one of another user, GPU_VMM_UNSUPPORTED for memory
 // that was not created for it, and GPU_VMM_SUSPENDED.
 //
 // # Safety
@@ -896,7 +915,8 @@ gpu_vmm_status gpu_vmm_exporter_publish(const gpu_vmm_exporter *exporter,
 
 // Waits up to `milliseconds` until the other process has applied everything that was sent. Other calls with the exporter wait meanwhile.
 //
-// Returns GPU_VMM_PEER with the reason if the other process could not apply it, has ended or does not answer in time.
+// Returns GPU_VMM_PEER with the reason if the other process could not apply it or has ended, and GPU_VMM_TIMED_OUT if it does not
+// answer in time.
 //
 // # Safety
 //
@@ -916,7 +936,7 @@ gpu_vmm_status gpu_vmm_exporter_request_release(const gpu_vmm_exporter *exporter
 // Waits up to `milliseconds` until the exchange has ended. `outcome` receives GPU_VMM_RELEASED, GPU_VMM_RELEASE_KEPT or
 // GPU_VMM_RELEASE_GONE.
 //
-// Returns GPU_VMM_PEER if it does not end in time.
+// Returns GPU_VMM_TIMED_OUT if it does not end in time.
 //
 // # Safety
 //
@@ -929,8 +949,9 @@ gpu_vmm_status gpu_vmm_exporter_wait_released(const gpu_vmm_exporter *exporter,
 // its memory read and write it. `reserve` is the size that the region can grow to in place; 0 for its size now. Waits up to
 // `milliseconds`. Free it with gpu_vmm_followed_free.
 //
-// Returns GPU_VMM_PEER if the other process does not answer in time, has other devices or sends invalid data, GPU_VMM_ACCESS_DENIED if
-// it is of another user, and GPU_VMM_DRIVER with the system's error if no process listens at the path.
+// Returns GPU_VMM_NO_LISTENER if no process listens at the path, or not yet, GPU_VMM_STALE_SOCKET if the process that listened there is
+// gone, GPU_VMM_TIMED_OUT if the other process does not answer in time, GPU_VMM_PEER if it has ended, has other devices or sends invalid
+// data, GPU_VMM_ACCESS_DENIED if it is of another user, and GPU_VMM_DRIVER with the system's error for another path.
 //
 // # Safety
 //

@@ -8,9 +8,7 @@ use crate::call::{held, status};
 use crate::handles::{Kind, Object};
 use crate::region::Region;
 use crate::status::{CallResult, Failure, Status};
-use crate::texts::{
-    self, bytes, check_place, clear, give, give_box, give_if_wanted, object, room, take_box,
-};
+use crate::texts::{self, bytes, check_place, clear, give, give_box, give_if_wanted, object, room, take_box};
 use gpu_vmm::extend::Lock;
 use gpu_vmm::share::{
     Allowed, Channel, Event, Exporter as Exports, ImportOptions, ImportedRegion, Listener as Listens,
@@ -18,6 +16,7 @@ use gpu_vmm::share::{
 };
 use gpu_vmm::{AnyBackend, Bytes, Operation, WaitFor};
 use std::ffi::{c_char, c_void};
+use std::path::Path;
 use std::time::Duration;
 
 /// A path at which other processes of this machine and user can connect, for gpu_vmm_export.
@@ -68,20 +67,51 @@ pub const GPU_VMM_RELEASE_GONE: u32 = 2;
 /// Listens at a path, which must not exist. Only processes of this user can connect. Free it with gpu_vmm_listener_free, which
 /// removes the path. Linux only, as all functions of exporters.
 ///
-/// Returns GPU_VMM_DRIVER with the system's error if the path exists or cannot be created.
+/// Returns GPU_VMM_STALE_SOCKET if the path is a socket whose process is gone, and GPU_VMM_DRIVER with the system's error if the path
+/// exists otherwise or cannot be created.
 ///
 /// # Safety
 ///
 /// `path` is null or a string. `listener` is null or points to a writable pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_listener_new(path: *const c_char, listener: *mut *mut Listener) -> Status {
+    // SAFETY: guaranteed by the caller.
+    unsafe { listen(path, listener, |path| Listens::bind(path)) }
+}
+
+/// Does as gpu_vmm_listener_new, and replaces a stale socket at the path. No other file is replaced.
+///
+/// Returns GPU_VMM_DRIVER with the system's error if the path exists otherwise or cannot be created.
+///
+/// # Safety
+///
+/// `path` is null or a string. `listener` is null or points to a writable pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_listener_replace_stale(
+    path: *const c_char,
+    listener: *mut *mut Listener,
+) -> Status {
+    // SAFETY: guaranteed by the caller.
+    unsafe { listen(path, listener, |path| Listens::replace_stale(path)) }
+}
+
+/// Creates a listener at a path.
+///
+/// # Safety
+///
+/// As for [`gpu_vmm_listener_new`].
+unsafe fn listen(
+    path: *const c_char,
+    listener: *mut *mut Listener,
+    bind: fn(&Path) -> gpu_vmm::Result<Listens>,
+) -> Status {
     // SAFETY: null or writable for a pointer, as the caller guarantees.
     unsafe { clear(listener) };
     status(|| {
         // SAFETY: guaranteed by the caller.
         unsafe {
             let path = texts::path("path", path)?;
-            give_box("listener", listener, || Ok(Listener(Listens::bind(path)?)))
+            give_box("listener", listener, || Ok(Listener(bind(path)?)))
         }
     })
 }
@@ -102,7 +132,7 @@ pub unsafe extern "C" fn gpu_vmm_listener_free(listener: *mut Listener) {
 ///
 /// From then on, the region's memory cannot be suspended or moved: the other process would keep the old memory.
 ///
-/// Returns GPU_VMM_PEER if no process connects in time, GPU_VMM_ACCESS_DENIED for one of another user, GPU_VMM_UNSUPPORTED for memory
+/// Returns GPU_VMM_TIMED_OUT if no process connects in time, GPU_VMM_ACCESS_DENIED for one of another user, GPU_VMM_UNSUPPORTED for memory
 /// that was not created for it, and GPU_VMM_SUSPENDED.
 ///
 /// # Safety
@@ -209,7 +239,8 @@ pub unsafe extern "C" fn gpu_vmm_exporter_publish(
 
 /// Waits up to `milliseconds` until the other process has applied everything that was sent. Other calls with the exporter wait meanwhile.
 ///
-/// Returns GPU_VMM_PEER with the reason if the other process could not apply it, has ended or does not answer in time.
+/// Returns GPU_VMM_PEER with the reason if the other process could not apply it or has ended, and GPU_VMM_TIMED_OUT if it does not
+/// answer in time.
 ///
 /// # Safety
 ///
@@ -245,7 +276,7 @@ pub unsafe extern "C" fn gpu_vmm_exporter_request_release(exporter: *const Expor
 /// Waits up to `milliseconds` until the exchange has ended. `outcome` receives GPU_VMM_RELEASED, GPU_VMM_RELEASE_KEPT or
 /// GPU_VMM_RELEASE_GONE.
 ///
-/// Returns GPU_VMM_PEER if it does not end in time.
+/// Returns GPU_VMM_TIMED_OUT if it does not end in time.
 ///
 /// # Safety
 ///
@@ -276,8 +307,9 @@ pub unsafe extern "C" fn gpu_vmm_exporter_wait_released(
 /// its memory read and write it. `reserve` is the size that the region can grow to in place; 0 for its size now. Waits up to
 /// `milliseconds`. Free it with gpu_vmm_followed_free.
 ///
-/// Returns GPU_VMM_PEER if the other process does not answer in time, has other devices or sends invalid data, GPU_VMM_ACCESS_DENIED if
-/// it is of another user, and GPU_VMM_DRIVER with the system's error if no process listens at the path.
+/// Returns GPU_VMM_NO_LISTENER if no process listens at the path, or not yet, GPU_VMM_STALE_SOCKET if the process that listened there is
+/// gone, GPU_VMM_TIMED_OUT if the other process does not answer in time, GPU_VMM_PEER if it has ended, has other devices or sends invalid
+/// data, GPU_VMM_ACCESS_DENIED if it is of another user, and GPU_VMM_DRIVER with the system's error for another path.
 ///
 /// # Safety
 ///

@@ -56,10 +56,16 @@ pub const GPU_VMM_PEER_UNREACHABLE: Status = 20;
 pub const GPU_VMM_ACCESS_DENIED: Status = 21;
 /// An operation failed and its rollback failed as well; that memory can no longer be used.
 pub const GPU_VMM_POISONED: Status = 22;
-/// The peer process exited, refused, timed out or sent invalid data.
+/// The peer process exited, refused or sent invalid data.
 pub const GPU_VMM_PEER: Status = 23;
 /// The process exits, and its drivers end with it.
 pub const GPU_VMM_EXITING: Status = 24;
+/// The peer process did not connect, reply or read in time.
+pub const GPU_VMM_TIMED_OUT: Status = 25;
+/// No process listens at the path, or not yet.
+pub const GPU_VMM_NO_LISTENER: Status = 26;
+/// The path is a stale socket: the process that listened there is gone.
+pub const GPU_VMM_STALE_SOCKET: Status = 27;
 
 /// An error as the caller sees it: its status code and its text.
 #[derive(Clone, Debug)]
@@ -109,6 +115,9 @@ fn of(error: &Error) -> Status {
         ErrorKind::Exiting => GPU_VMM_EXITING,
         ErrorKind::DeviceLost => GPU_VMM_DEVICE_LOST,
         ErrorKind::Peer => GPU_VMM_PEER,
+        ErrorKind::TimedOut => GPU_VMM_TIMED_OUT,
+        ErrorKind::NoListener => GPU_VMM_NO_LISTENER,
+        ErrorKind::StaleSocket => GPU_VMM_STALE_SOCKET,
         ErrorKind::File => GPU_VMM_FILE,
         // A kind that was added since then has no code of its own yet.
         _ => GPU_VMM_DRIVER,

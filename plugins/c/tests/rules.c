@@ -200,6 +200,7 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(regions, gpu_vmm_regions_restore(backend, "/no/such/file", false, regions, 2));
     FAILS(number, gpu_vmm_snapshot_count("/no/such/file", &number));
     FAILS(object.listener, gpu_vmm_listener_new("/no/such/folder/socket", &object.listener));
+    FAILS(object.listener, gpu_vmm_listener_replace_stale("/no/such/folder/socket", &object.listener));
     FAILS(object.exporter, gpu_vmm_export(NULL, region, 0, &object.exporter));
     FAILS(object.exporter, gpu_vmm_export_to_user(NULL, region, 0, 0, &object.exporter));
     FAILS(flag, gpu_vmm_exporter_publish(NULL, region, &flag));

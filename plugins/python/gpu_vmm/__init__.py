@@ -21,6 +21,7 @@ from .errors import (
     Forked,
     InternalError,
     InvalidArgument,
+    NoListener,
     NoSuchDevice,
     NotFound,
     NotInstalled,
@@ -31,8 +32,10 @@ from .errors import (
     PeerError,
     PeerUnreachable,
     Poisoned,
+    StaleSocket,
     Status,
     Suspended,
+    TimedOut,
     Unaligned,
     Unsupported,
 )
@@ -44,7 +47,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessDenied", "AddressTaken", "AlreadyMapped", "Backend", "BackendInfo", "Block", "BlockInfo", "Busy", "DTypeLike",
     "DTypeName", "DeviceLost", "DeviceVec", "DriverError", "Error", "Exiting", "FileError", "Forked", "InternalError",
-    "InvalidArgument", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddressSpace", "OutOfMemory",
-    "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats", "ReadOnlyVec", "Status",
-    "Suspended", "Unaligned", "Unsupported", "cupy", "open", "results", "torch", "vmm",
+    "InvalidArgument", "NoListener", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddressSpace",
+    "OutOfMemory", "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats",
+    "ReadOnlyVec", "StaleSocket", "Status", "Suspended", "TimedOut", "Unaligned", "Unsupported", "cupy", "open", "results",
+    "torch", "vmm",
 ]  # fmt: skip

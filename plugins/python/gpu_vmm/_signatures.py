@@ -156,6 +156,7 @@ if sys.platform == "linux":
     FUNCTIONS.update(
         {
             "gpu_vmm_listener_new": (_STATUS, [c_char_p, _NEW]),
+            "gpu_vmm_listener_replace_stale": (_STATUS, [c_char_p, _NEW]),
             "gpu_vmm_listener_free": (None, [_OBJECT]),
             "gpu_vmm_export": (_STATUS, [_OBJECT, _OBJECT, c_uint64, _NEW]),
             "gpu_vmm_export_to_user": (_STATUS, [_OBJECT, _OBJECT, c_uint32, c_uint64, _NEW]),

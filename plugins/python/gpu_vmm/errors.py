@@ -34,6 +34,9 @@ class Status(Number):
     POISONED = 22
     PEER = 23
     EXITING = 24
+    TIMED_OUT = 25
+    NO_LISTENER = 26
+    STALE_SOCKET = 27
 
 
 class Error(RuntimeError):
@@ -184,9 +187,27 @@ class Poisoned(Error):
 
 
 class PeerError(Error):
-    """The peer process exited, refused, timed out or sent invalid data."""
+    """The peer process exited, refused or sent invalid data."""
 
     status: int = Status.PEER
+
+
+class TimedOut(PeerError, TimeoutError):
+    """The peer process did not connect, reply or read in time."""
+
+    status: int = Status.TIMED_OUT
+
+
+class NoListener(PeerError):
+    """No process listens at the path, or not yet."""
+
+    status: int = Status.NO_LISTENER
+
+
+class StaleSocket(PeerError):
+    """The path is a stale socket: the process that listened there is gone."""
+
+    status: int = Status.STALE_SOCKET
 
 
 _BY_STATUS: Dict[int, Type[Error]] = {
@@ -194,7 +215,7 @@ _BY_STATUS: Dict[int, Type[Error]] = {
     for kind in (
         InvalidArgument, OutOfMemory, OutOfAddressSpace, Unsupported, NotFound, Suspended, FileError, Busy, Forked,
         DeviceLost, DriverError, InternalError, Unaligned, OutOfRange, AlreadyMapped, NotMapped, AddressTaken, NoSuchDevice,
-        PeerUnreachable, AccessDenied, Poisoned, PeerError, Exiting,
+        PeerUnreachable, AccessDenied, Poisoned, PeerError, Exiting, TimedOut, NoListener, StaleSocket,
     )
 }  # fmt: skip
 

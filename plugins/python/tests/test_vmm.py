@@ -1,12 +1,15 @@
 """The low-level objects: devices, physical memory, mappings, access, and closing."""
 
 import copy
+import math
 import os
 import pickle
+import signal
 import socket
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -459,10 +462,71 @@ class Closed(Case):
         listener.close()
         self.assertEqual((said, os.path.exists(path)), (["exporter\n4\nTrue\n"], False))
         self.assertEqual(region.read(4 * unit - 8, 8), b"importer")
-        with vmm.Listener(path) as listener, self.raises(gpu_vmm.PeerError):
-            listener.export(region, 0.01)
-        with self.raises(gpu_vmm.DriverError):
+        with vmm.Listener(path) as listener:
+            for timeout, seconds in (0, "0 s"), (0.01, "0.01 s"), (0.25, "0.25 s"):
+                with self.raises(gpu_vmm.TimedOut, f"no connection within {seconds}"):
+                    listener.export(region, timeout)
+            for wrong, kind in ("1", TypeError), (None, TypeError), (-1, gpu_vmm.InvalidArgument), (math.nan, gpu_vmm.InvalidArgument):
+                with self.raises(kind, "timeout: "):
+                    listener.export(region, wrong)
+            with self.raises(gpu_vmm.TimedOut):
+                vmm.FollowedRegion(opened, path, 0.01)
+        with self.raises(gpu_vmm.NoListener, "no process listens there, or not yet"):
             vmm.FollowedRegion(opened, path, 0.01)
+
+    def test_a_stale_socket_is_replaced(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        opened, path = backend(), f"{folder.name}/socket"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+            left.bind(path)
+        with self.raises(gpu_vmm.StaleSocket, path):
+            vmm.FollowedRegion(opened, path)
+        with self.raises(gpu_vmm.StaleSocket, path):
+            vmm.Listener(path)
+        with vmm.Listener(path, replace_stale=True):
+            with self.raises(gpu_vmm.DriverError, "the path exists"):
+                vmm.Listener(path, replace_stale=True)
+        self.assertFalse(os.path.exists(path))
+        vmm.Listener(path, replace_stale=True).close()
+
+    def test_a_signal_ends_each_wait(self):
+        # The same process has both ends, since a wait needs no second process.
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        opened, path = backend(), f"{folder.name}/socket"
+        size = 2 * vmm.reservation_unit(opened)
+        region = vmm.Region(opened, size, vmm.Properties(handle_types=vmm.HandleTypes.FD))
+        region.grow(1)
+        main, began = threading.main_thread().ident, []
+
+        def interrupted(wait):
+            timer = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGINT))
+            began.append(time.monotonic())
+            timer.start()
+            with self.assertRaises(KeyboardInterrupt):
+                wait()
+            timer.join()
+            self.assertLess(time.monotonic() - began[-1], 20)
+
+        with vmm.Listener(path) as listener:
+            interrupted(lambda: listener.export(region, 60))
+            interrupted(lambda: vmm.FollowedRegion(opened, path, 60))
+        with vmm.Listener(path) as listener:
+            exported = []
+            thread = threading.Thread(target=lambda: exported.append(listener.export(region)))
+            thread.start()
+            with vmm.FollowedRegion(opened, path) as followed:
+                thread.join()
+                with exported.pop() as exporter:
+                    exporter.wait_applied()
+                    interrupted(lambda: exporter.wait_released(60))
+                    interrupted(lambda: followed.next(60))
+                    region.grow(region.size + 1)
+                    self.assertTrue(exporter.publish())
+                    interrupted(lambda: exporter.wait_applied(60))
+                    self.assertIs(followed.next(), vmm.ExchangeEvent.CHANGED)
+                    self.assertIs(followed.next(0.25), vmm.ExchangeEvent.NONE)
 
     def test_only_the_named_user_follows(self):
         opened, us = backend(), os.geteuid()

@@ -2,7 +2,7 @@ use super::*;
 use crate::PeerError;
 use crate::message::Message;
 use crate::socket::Wait;
-use gpu_vmm_core::Operation;
+use gpu_vmm_core::{ErrorKind, Operation};
 use gpu_vmm_testkit::forked::{Child, UNPRIVILEGED, alone, give_up_root};
 use rustix::fs::{Gid, Uid, chown};
 use rustix::io::{FdFlags, fcntl_getfd};
@@ -61,6 +61,40 @@ fn existing_path_is_refused_and_kept() {
         let error = Listener::bind(folder.socket()).unwrap_err().to_string();
         assert!(error.contains("bind answered EADDRINUSE") && error.contains("remove it"), "{error}");
         assert_eq!(fs::read(folder.socket()).unwrap(), b"precious");
+    });
+}
+
+#[test]
+fn stale_socket_is_named_and_replaced() {
+    alone(|| {
+        let folder = Folder::new();
+        let listener = Listener::bind(folder.socket()).unwrap();
+        // A live one is not stale, and the attempts do not disturb it.
+        for live in [Listener::bind(folder.socket()), Listener::replace_stale(folder.socket())] {
+            let error = live.unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Driver), "{error}");
+        }
+        let error = listener.accept(Allowed::same_user(), SOON).unwrap_err();
+        assert!(matches!(error.extension(), Some(PeerError::TimedOut { .. })), "{error}");
+        // A killed process leaves its socket: dropped under another name, it cannot be found and removed.
+        let moved = folder.0.join("moved");
+        fs::rename(folder.socket(), &moved).unwrap();
+        drop(listener);
+        fs::rename(&moved, folder.socket()).unwrap();
+        let error = Listener::bind(folder.socket()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::StaleSocket), "{error}");
+        assert!(error.to_string().contains("bind answered EADDRINUSE (98)"), "{error}");
+        let listener = Listener::replace_stale(folder.socket()).unwrap();
+        let connected = Channel::connect(folder.socket(), Allowed::same_user(), LATE).unwrap();
+        listener.accept(Allowed::same_user(), LATE).unwrap();
+        drop((listener, connected));
+        assert!(!folder.socket().exists());
+        // Other files stay, and a free path is as for `bind`.
+        fs::write(folder.socket(), "precious").unwrap();
+        let error = Listener::replace_stale(folder.socket()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Driver), "{error}");
+        assert_eq!(fs::read(folder.socket()).unwrap(), b"precious");
+        Listener::replace_stale(folder.0.join("free")).unwrap();
     });
 }
 
@@ -232,9 +266,15 @@ fn missing_side_is_an_error_in_time() {
         let stale = folder.0.join("stale");
         fs::rename(folder.socket(), &stale).unwrap();
         drop(listener);
-        let error = Channel::connect(&stale, Allowed::same_user(), LATE).unwrap_err().to_string();
-        assert!(error.contains("connect answered ECONNREFUSED"), "{error}");
+        let error = Channel::connect(&stale, Allowed::same_user(), LATE).unwrap_err();
+        assert!(matches!(error.extension(), Some(PeerError::StaleSocket { .. })), "{error}");
+        let error = error.to_string();
+        assert!(error.contains("stale: connect answered ECONNREFUSED"), "{error}");
         assert!(error.contains(": the process that listened there is gone"), "{error}");
+        fs::write(folder.0.join("file"), "").unwrap();
+        let error = Channel::connect(folder.0.join("file"), Allowed::same_user(), LATE).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Driver), "{error}");
+        assert!(error.to_string().contains("the path is not a socket"), "{error}");
     });
 }
 

@@ -7,7 +7,7 @@ use crate::handles;
 use crate::region::{gpu_vmm_region_free, gpu_vmm_region_grow};
 use crate::status::{
     GPU_VMM_ACCESS_DENIED, GPU_VMM_ADDRESS_TAKEN, GPU_VMM_BUSY, GPU_VMM_DRIVER, GPU_VMM_INVALID_ARGUMENT,
-    GPU_VMM_OK, GPU_VMM_PEER,
+    GPU_VMM_NO_LISTENER, GPU_VMM_OK, GPU_VMM_PEER, GPU_VMM_STALE_SOCKET, GPU_VMM_TIMED_OUT,
 };
 use gpu_vmm::{Address, Backend as _, DeviceId, HandleTypes, Placement, Properties, Vendor};
 use std::ffi::CString;
@@ -119,7 +119,7 @@ fn begin_with(name: &str, reserve: u64, before: impl FnOnce(*const Region)) -> E
         assert_eq!(gpu_vmm_listener_new(path.as_ptr(), &raw mut listener), GPU_VMM_OK);
         assert_eq!(
             gpu_vmm_export(listener, region, 0, &raw mut exporter),
-            GPU_VMM_PEER,
+            GPU_VMM_TIMED_OUT,
             "no process connects"
         );
         let (from, to) = (region.addr(), backend.addr());
@@ -195,7 +195,11 @@ fn moves_only_if_it_may() -> bool {
         let status = gpu_vmm_followed_next(ends.followed, WAIT, null_mut());
         assert_eq!(status, GPU_VMM_INVALID_ARGUMENT, "there is no place for the event, which is not lost");
         assert!(sent && ends.next(WAIT) == GPU_VMM_EVENT_CHANGED);
-        assert_eq!(gpu_vmm_exporter_wait_applied(ends.exporter, 1), GPU_VMM_PEER, "nothing is applied yet");
+        assert_eq!(
+            gpu_vmm_exporter_wait_applied(ends.exporter, 1),
+            GPU_VMM_TIMED_OUT,
+            "nothing is applied yet"
+        );
         let status = gpu_vmm_followed_apply(ends.followed, false);
         if status == GPU_VMM_OK {
             ends.end();
@@ -225,7 +229,7 @@ fn each_end_learns_the_others_end() {
     let mut outcome = 4711;
     // SAFETY: the objects live, and the place is writable.
     unsafe {
-        assert_eq!(gpu_vmm_exporter_wait_released(ends.exporter, 1, &raw mut outcome), GPU_VMM_PEER);
+        assert_eq!(gpu_vmm_exporter_wait_released(ends.exporter, 1, &raw mut outcome), GPU_VMM_TIMED_OUT);
         assert_eq!(outcome, 0, "it is cleared");
         assert_eq!(gpu_vmm_exporter_request_release(ends.exporter), GPU_VMM_OK);
         assert_eq!(ends.next(WAIT), GPU_VMM_EVENT_RELEASE_REQUESTED);
@@ -349,11 +353,26 @@ fn path_has_at_most_one_listener() {
     // SAFETY: the path is a string, the places are writable, and the objects are freed after their last use.
     unsafe {
         let status = gpu_vmm_follow(backend, path.as_ptr(), 0, WAIT, &raw mut followed);
-        assert_eq!((status, followed.is_null()), (GPU_VMM_DRIVER, true), "it does not wait for a listener");
+        assert_eq!(
+            (status, followed.is_null()),
+            (GPU_VMM_NO_LISTENER, true),
+            "it does not wait for a listener"
+        );
         assert_eq!(gpu_vmm_listener_new(path.as_ptr(), &raw mut listener), GPU_VMM_OK);
         let status = gpu_vmm_listener_new(path.as_ptr(), &raw mut other);
         assert_eq!((status, other.is_null()), (GPU_VMM_DRIVER, true));
         assert!(file.exists(), "the first one stays");
+        let status = gpu_vmm_listener_replace_stale(path.as_ptr(), &raw mut other);
+        assert_eq!((status, other.is_null()), (GPU_VMM_DRIVER, true), "it is not stale");
+        gpu_vmm_listener_free(listener);
+        assert!(!file.exists());
+        // Rust's own listener leaves its socket behind.
+        drop(std::os::unix::net::UnixListener::bind(&file).unwrap());
+        let status = gpu_vmm_follow(backend, path.as_ptr(), 0, WAIT, &raw mut followed);
+        assert_eq!((status, followed.is_null()), (GPU_VMM_STALE_SOCKET, true));
+        let status = gpu_vmm_listener_new(path.as_ptr(), &raw mut listener);
+        assert_eq!((status, listener.is_null()), (GPU_VMM_STALE_SOCKET, true));
+        assert_eq!(gpu_vmm_listener_replace_stale(path.as_ptr(), &raw mut listener), GPU_VMM_OK);
         gpu_vmm_listener_free(listener);
         assert!(!file.exists());
         gpu_vmm_close(backend);

@@ -91,7 +91,11 @@ fn a_region_lies_where_its_placement_says() {
         assert_eq!(reserve(&RegionOptions { memory, ..options(0) }), GPU_VMM_UNSUPPORTED);
         let wrong = RegionOptions { address, ..options(GPU_VMM_PLACE_ANYWHERE) };
         assert_eq!(reserve(&wrong), GPU_VMM_INVALID_ARGUMENT);
-        assert!(last_error().contains("placement is 0 (anywhere), which takes no address"), "{}", last_error());
+        assert!(
+            last_error().contains("placement is 0 (anywhere), which takes no address"),
+            "{}",
+            last_error()
+        );
         let options = options(GPU_VMM_PLACE_PREFER);
         let elsewhere = result(|place| gpu_vmm_region_reserve(backend, &raw const options, place));
         assert_ne!(result(|place| gpu_vmm_region_address(elsewhere, place)), address);

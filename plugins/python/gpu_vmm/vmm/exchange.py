@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Optional, SupportsIndex, Tuple
+import math
+import threading
+import time
+from typing import Any, Callable, List, Optional, SupportsFloat, SupportsIndex, Tuple, TypeVar
 
 from .._arguments import Path, path_of, unsigned
+from .._dtype import shown
 from .._handles import ExporterHandle, FollowedHandle, ListenerHandle
 from .._library import check, library
 from .._number import Number
 from .._typing import Buffer
 from ..backend import Backend
-from ..errors import Unsupported
+from ..errors import InvalidArgument, Status, TimedOut, Unsupported
 from ._bytes import room, source, target
 from ._closable import Closable
 from .device import checked
@@ -43,8 +47,66 @@ class ReleaseOutcome(Number):
     """The importer has died or closed its end."""
 
 
-def _milliseconds(seconds: float) -> int:
-    return unsigned("timeout", int(float(seconds) * 1000))
+_SLICE = 0.1
+"""The longest wait in the library, in seconds. Between two of them Python handles signals, such as that of Ctrl-C."""
+
+_LONGEST = 1e9
+"""A time that does not end."""
+
+_T = TypeVar("_T")
+
+
+def _seconds(timeout: float) -> float:
+    """Returns a timeout. Raises TypeError if it is no number, InvalidArgument if it is negative or NaN."""
+    if not isinstance(timeout, (SupportsFloat, SupportsIndex)):
+        raise TypeError(f"timeout: expected a number of seconds, not {shown(timeout)}")
+    seconds = float(timeout)
+    if not seconds >= 0:
+        raise InvalidArgument(f"timeout: {seconds} is not 0 or more seconds")
+    return min(seconds, _LONGEST)
+
+
+def _in_slices(timeout: float, call: Callable[[int], int], is_over: Callable[[], bool] = lambda: True) -> None:
+    """Calls ``call`` with a number of milliseconds until it does not time out, at most for ``timeout`` seconds. Raises its error.
+
+    ``is_over`` says whether a call that has succeeded has found what it waited for.
+    """
+    end = time.monotonic() + timeout
+    while True:
+        left = end - time.monotonic()
+        status = call(math.ceil(1000 * max(0.0, min(left, _SLICE))))
+        if left <= _SLICE or status not in (Status.OK, Status.TIMED_OUT) or status == Status.OK and is_over():
+            break
+    try:
+        check(status)
+    except TimedOut as error:
+        text = str(error).rpartition(" within ")[0]  # of the last slice
+        raise TimedOut(f"{text} within {timeout:g} s", status) from None
+
+
+def _interruptible(work: Callable[[], _T]) -> _T:
+    """Returns the result of a call that cannot be cut into slices. On the main thread, another thread makes the call.
+
+    If a signal's handler raises an exception meanwhile, as for Ctrl-C, the call ends at its own timeout, and its result is dropped.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    results: List[_T] = []
+    errors: List[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+        done.set()
+
+    threading.Thread(target=run, name="gpu-vmm", daemon=True).start()
+    done.wait()
+    if errors:
+        raise errors.pop()
+    return results.pop()
 
 
 def _function(name: str) -> Any:
@@ -59,16 +121,20 @@ class Listener(Closable):
     """A path at which other processes of this user can connect, unless the program opens it to others. It must not exist; ``close``
     removes it.
 
-    Raises DriverError with the system's error if the path exists or cannot be created.
+    A process that is killed leaves its path, a stale socket: ``replace_stale`` says whether to replace it, and no other file.
+
+    Raises StaleSocket for such a path without ``replace_stale``, and DriverError with the system's error if the path exists otherwise or
+    cannot be created.
 
     Any thread may use it, and calls of several threads run at the same time.
     """
 
     __slots__ = ()
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, replace_stale: bool = False) -> None:
         pointer = ctypes.c_void_p()
-        check(_function("gpu_vmm_listener_new")(path_of("path", path), ctypes.byref(pointer)))
+        listen = _function("gpu_vmm_listener_replace_stale" if replace_stale else "gpu_vmm_listener_new")
+        check(listen(path_of("path", path), ctypes.byref(pointer)))
         self._own(ListenerHandle(pointer))
 
     def __repr__(self) -> str:
@@ -79,16 +145,16 @@ class Listener(Closable):
 
         ``user``: the number of the effective user that the process must have; None for this process's. Another user needs access to the
         path, which is created for this one alone (mode 0600). From then on, the region's memory cannot be suspended or moved. Raises
-        PeerError if no process connects in ``timeout`` seconds, AccessDenied for one of another user, Unsupported for memory that was not
+        TimedOut if no process connects in ``timeout`` seconds, AccessDenied for one of another user, Unsupported for memory that was not
         created for it, and Suspended.
         """
-        pointer, wait = ctypes.c_void_p(), _milliseconds(timeout)
+        pointer = ctypes.c_void_p()
+        place: Tuple[Any, ...] = (self._handle, region._handle)
         if user is None:
-            status = _function("gpu_vmm_export")(self._handle, region._handle, wait, ctypes.byref(pointer))
+            export = _function("gpu_vmm_export")
         else:
-            number = unsigned("user", user, 32)
-            status = _function("gpu_vmm_export_to_user")(self._handle, region._handle, number, wait, ctypes.byref(pointer))
-        check(status)
+            export, place = _function("gpu_vmm_export_to_user"), (*place, unsigned("user", user, 32))
+        _in_slices(_seconds(timeout), lambda wait: export(*place, wait, ctypes.byref(pointer)))
         made = Exporter._of(ExporterHandle(pointer))
         made._region = region
         return made
@@ -115,17 +181,19 @@ class Exporter(Closable):
         return sent.value
 
     def wait_applied(self, timeout: float = _WAIT) -> None:
-        """Waits until the other process has applied everything that was sent. Raises PeerError with the reason if it has not."""
-        check(_function("gpu_vmm_exporter_wait_applied")(self._handle, _milliseconds(timeout)))
+        """Waits until the other process has applied everything that was sent. Raises PeerError with the reason if it could not, TimedOut."""
+        handle = self._handle
+        _in_slices(_seconds(timeout), lambda wait: _function("gpu_vmm_exporter_wait_applied")(handle, wait))
 
     def request_release(self) -> None:
         """Asks the other process to release the memory. Raises PeerError if it has ended."""
         check(_function("gpu_vmm_exporter_request_release")(self._handle))
 
     def wait_released(self, timeout: float = _WAIT) -> ReleaseOutcome:
-        """Waits until the exchange has ended. Raises PeerError if it does not in ``timeout`` seconds."""
-        outcome, wait = ctypes.c_uint32(), _milliseconds(timeout)
-        check(_function("gpu_vmm_exporter_wait_released")(self._handle, wait, ctypes.byref(outcome)))
+        """Waits until the exchange has ended. Raises TimedOut if it does not in ``timeout`` seconds."""
+        outcome, handle = ctypes.c_uint32(), self._handle
+        wait_released = _function("gpu_vmm_exporter_wait_released")
+        _in_slices(_seconds(timeout), lambda wait: wait_released(handle, wait, ctypes.byref(outcome)))
         return ReleaseOutcome(outcome.value)
 
 
@@ -134,8 +202,9 @@ class FollowedRegion(Closable):
 
     The devices that own the memory read and write it. ``reserve`` is the size that it can grow to in place, in bytes; 0 for its size now.
     ``user``: the number of the effective user that the other process must have; None for this process's. ``close`` releases the memory.
-    Raises PeerError if the other process does not answer in ``timeout`` seconds, has other devices or sends invalid data, AccessDenied if
-    it is of another user, and DriverError if no process listens at the path.
+    Raises NoListener if no process listens at the path, or not yet, StaleSocket if the process that listened there is gone, TimedOut if it
+    does not answer in ``timeout`` seconds, PeerError if it has ended, has other devices or sends invalid data, and AccessDenied if it is of
+    another user.
 
     Any thread may use it; calls of several threads run one at a time.
     """
@@ -151,23 +220,25 @@ class FollowedRegion(Closable):
         reserve: SupportsIndex = 0,
         user: Optional[SupportsIndex] = None,
     ) -> None:
-        pointer, wait = ctypes.c_void_p(), _milliseconds(timeout)
         opened, name, addresses = checked(backend)._handle, path_of("path", path), unsigned("reserve", reserve)
-        if user is None:
-            status = _function("gpu_vmm_follow")(opened, name, addresses, wait, ctypes.byref(pointer))
-        else:
-            number = unsigned("user", user, 32)
-            status = _function("gpu_vmm_follow_user")(opened, name, number, addresses, wait, ctypes.byref(pointer))
-        check(status)
-        self._own(FollowedHandle(pointer))
+        wait = math.ceil(1000 * _seconds(timeout))
+        other = () if user is None else (unsigned("user", user, 32),)
+        follow = _function("gpu_vmm_follow_user" if other else "gpu_vmm_follow")
+
+        def followed() -> FollowedHandle:
+            pointer = ctypes.c_void_p()
+            check(follow(opened, name, *other, addresses, wait, ctypes.byref(pointer)))
+            return FollowedHandle(pointer)
+
+        self._own(_interruptible(followed))
 
     def __repr__(self) -> str:
         return f"<gpu_vmm.vmm.FollowedRegion{', closed' if self.closed else ''}>"
 
     def next(self, timeout: float = 0) -> Event:
         """Waits up to ``timeout`` seconds for an event. Raises PeerError for invalid data."""
-        event, wait = ctypes.c_uint32(), _milliseconds(timeout)
-        check(_function("gpu_vmm_followed_next")(self._handle, wait, ctypes.byref(event)))
+        event, handle, receive = ctypes.c_uint32(), self._handle, _function("gpu_vmm_followed_next")
+        _in_slices(_seconds(timeout), lambda wait: receive(handle, wait, ctypes.byref(event)), lambda: event.value != Event.NONE)
         return Event(event.value)
 
     def apply(self, *, may_move: bool = False) -> None:

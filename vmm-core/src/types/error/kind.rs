@@ -45,8 +45,14 @@ pub enum ErrorKind {
     Exiting,
     /// The device, or its context in this process, has failed permanently.
     DeviceLost,
-    /// Another process has ended, refused, did not reply in time, or sent invalid data.
+    /// Another process has ended, refused, or sent invalid data.
     Peer,
+    /// Another process did not connect, reply or read in time. Try again.
+    TimedOut,
+    /// No process listens at the path, or not yet. Try again later.
+    NoListener,
+    /// The process that listened at the path has ended and has left its socket. Replace it, or remove the path.
+    StaleSocket,
     /// A file cannot be created, written or read, or its contents are invalid.
     File,
     /// An error of the driver or the operating system that has no kind of its own.
@@ -78,6 +84,9 @@ impl ErrorKind {
             Self::Exiting => "exiting",
             Self::DeviceLost => "device lost",
             Self::Peer => "peer",
+            Self::TimedOut => "timed out",
+            Self::NoListener => "no listener",
+            Self::StaleSocket => "stale socket",
             Self::File => "file",
             Self::Driver => "driver",
         }
@@ -119,6 +128,9 @@ mod tests {
             Exiting,
             DeviceLost,
             Peer,
+            TimedOut,
+            NoListener,
+            StaleSocket,
             File,
             Driver,
         ];
