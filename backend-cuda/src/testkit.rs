@@ -205,6 +205,10 @@ impl TestKit for CudaBackend {
         "a kernel"
     }
 
+    fn reports_faults(&self) -> bool {
+        true
+    }
+
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
         const OPERATION: Operation = Operation::WritePattern;
         let words = words(OPERATION, at, length)?;

@@ -105,6 +105,10 @@ impl TestKit for HipBackend {
         }
     }
 
+    fn reports_faults(&self) -> bool {
+        true
+    }
+
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
         const OPERATION: Operation = Operation::WritePattern;
         let Ok(kernels) = self.driver.kernels(OPERATION, device)? else {

@@ -38,6 +38,10 @@ impl TestKit for HostBackend {
         "the CPU"
     }
 
+    fn reports_faults(&self) -> bool {
+        true
+    }
+
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
         let count = self.words(Operation::WritePattern, device, at, length, Access::ReadWrite)?;
         if count > 0 {

@@ -19,6 +19,7 @@ mod library;
 mod outcome;
 mod panics;
 mod peer;
+mod refusals;
 pub mod report;
 mod run;
 mod subject;

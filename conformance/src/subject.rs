@@ -72,6 +72,13 @@ impl<B: TestKit> Subject<B> {
         }
     }
 
+    /// Ends the case as skipped if an access that the device may not make can end the process in any way.
+    pub(crate) fn needs_faults(&self) {
+        if !self.backend.reports_faults() {
+            skip("this backend does not report accesses that its device may not make");
+        }
+    }
+
     /// Returns the free memory of every usable device.
     pub(crate) fn free(&self) -> Vec<Bytes> {
         let devices = self.backend.devices().iter().filter(|device| device.unusable.is_none());

@@ -6,7 +6,7 @@ use crate::fork_server::ForkServer;
 use crate::outcome::{Outcome, Verdict};
 use crate::subject::{Subject, take_note};
 use crate::target::Target;
-use crate::{leaks, library, panics};
+use crate::{leaks, library, panics, refusals};
 use gpu_vmm_core::DeviceId;
 use gpu_vmm_testkit::TestKit;
 use serde::{Deserialize, Serialize};
@@ -117,13 +117,12 @@ impl<B: TestKit> Suite<B> {
             server: Some(Arc::clone(&self.server)),
             brief: false,
         };
-        if !target.is_fresh() {
-            return run_counted(subject(backend.clone()), case);
-        }
-        match target.open() {
-            Ok(fresh) => run_counted(subject(fresh), case),
+        let opened = if target.is_fresh() { target.open() } else { Ok(backend.clone()) };
+        let outcome = match opened {
+            Ok(opened) => run_counted(subject(opened), case),
             Err(reason) => Outcome::failed(format!("no fresh backend: {reason}")),
-        }
+        };
+        refusals::or_skipped(outcome, &**target, backend, device)
     }
 
     /// Runs one item in this process.

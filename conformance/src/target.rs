@@ -19,6 +19,13 @@ pub trait Target<B: TestKit>: Debug + Send + Sync {
     /// Returns true if each [`open`](Target::open) returns a backend that shares nothing with the previous one.
     fn is_fresh(&self) -> bool;
 
+    /// Returns true if the backend implements every optional call: then a case in which it refuses one fails.
+    ///
+    /// By default false: such a case is skipped, with the backend's reason.
+    fn is_complete(&self) -> bool {
+        false
+    }
+
     /// Returns another backend of any vendor, whose memory the first one cannot map.
     fn foreign(&self) -> Option<B>;
 

@@ -29,6 +29,10 @@ impl Target<AnyBackend> for Gpu {
         false
     }
 
+    fn is_complete(&self) -> bool {
+        true
+    }
+
     fn foreign(&self) -> Option<AnyBackend> {
         #[cfg(feature = "host")]
         return simulated(&HostConfig::new()).ok();
@@ -71,6 +75,10 @@ impl Target<AnyBackend> for Host {
     }
 
     fn is_fresh(&self) -> bool {
+        true
+    }
+
+    fn is_complete(&self) -> bool {
         true
     }
 

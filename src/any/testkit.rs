@@ -10,6 +10,10 @@ impl TestKit for AnyBackend {
         dispatch!(*self, Self, ref backend => backend.pattern_by())
     }
 
+    fn reports_faults(&self) -> bool {
+        dispatch!(*self, Self, ref backend => backend.reports_faults())
+    }
+
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
         // SAFETY: as in `create`.
         dispatch!(*self, Self, ref backend => unsafe { backend.write_pattern(device, at, length, seed) })

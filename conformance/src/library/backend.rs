@@ -21,8 +21,7 @@ cases! { "backend":
     /// Each listed quirk applies to this driver's version, is listed once, and states its effect, its handling and the evidence
     /// for it.
     quirks_have_evidence,
-    /// The backend reports the driver's version and library, a clone of the backend reports the same, and its `Debug` is one line
-    /// with the number of devices.
+    /// The backend reports the driver's version and library, a clone of the backend reports the same, and its `Debug` is one line.
     the_driver_is_reported,
     /// Devices are numbered in order. Each has a name, memory, and a granularity that is a power of two and divides the unit
     /// of addresses.
@@ -37,24 +36,6 @@ cases! { "backend":
     instances_differ,
 }
 
-/// All features that can be queried.
-const FEATURES: [Feature; 14] = [
-    Feature::VirtualMemory,
-    Feature::FixedAddress,
-    Feature::ReadOnlyAccess,
-    Feature::PeerAccess,
-    Feature::FileDescriptor,
-    Feature::Win32Handle,
-    Feature::FabricHandle,
-    Feature::Multicast,
-    Feature::HostAccess,
-    Feature::HostMemory,
-    Feature::HostNodeMemory,
-    Feature::Compression,
-    Feature::RemoteDma,
-    Feature::DmaBuf,
-];
-
 fn capabilities<B: TestKit>(subject: &Subject<B>) -> Vec<Capability> {
     subject.backend.capabilities(subject.device).unwrap()
 }
@@ -62,9 +43,9 @@ fn capabilities<B: TestKit>(subject: &Subject<B>) -> Vec<Capability> {
 fn capabilities_have_reasons<B: TestKit>(subject: &Subject<B>) {
     let capabilities = capabilities(subject);
     let listed: Vec<Feature> = capabilities.iter().map(|capability| capability.feature).collect();
-    assert_eq!(listed.len(), FEATURES.len(), "{listed:?}");
-    for feature in FEATURES {
-        assert!(listed.contains(&feature), "{feature} is not listed");
+    assert_eq!(listed.len(), Feature::ALL.len(), "{listed:?}");
+    for feature in Feature::ALL {
+        assert!(listed.contains(feature), "{feature} is not listed");
     }
     for capability in &capabilities {
         let is_explained = capability.available || !capability.note.is_empty();
@@ -128,8 +109,7 @@ fn the_driver_is_reported<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(clone.instance(), subject.backend.instance());
     assert_eq!(clone.vendor(), subject.backend.vendor());
     let line = format!("{clone:?}");
-    let count = clone.devices().len();
-    assert!(!line.contains('\n') && line.contains(&format!(", devices: {count}")), "{line}");
+    assert!(!line.contains('\n'), "{line}");
 }
 
 fn devices_are_described<B: TestKit>(subject: &Subject<B>) {

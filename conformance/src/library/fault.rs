@@ -124,6 +124,7 @@ fn watch<B: TestKit>(subject: &Subject<B>) {
 /// Does the same, and checks whether a surviving process has lost its device.
 fn watch_loss<B: TestKit>(subject: &Subject<B>, is_lost: bool) {
     subject.needs_kernels();
+    subject.needs_faults();
     let mut own = region(subject);
     see_fault(subject, subject.child(), is_lost, || {});
     assert!(has(subject, &own, SEED), "this process's memory is unharmed");
@@ -248,6 +249,7 @@ fn reads_a_peer_after_withdrawal<B: TestKit>(subject: &Subject<B>, peer: &Peer) 
 
 fn shared_memory_outlives_a_fault<B: TestKit>(subject: &Subject<B>) {
     subject.needs_kernels();
+    subject.needs_faults();
     let memory = shareable(subject, 1);
     let mut own = mapped(subject, &[&memory]);
     write(subject, &mut own, SEED);
@@ -422,6 +424,7 @@ fn copying_without_access<B: TestKit>(subject: &Subject<B>) {
     if subject.backend.vendor() != Vendor::Host {
         skip("a device that makes the copy itself is lost, or its process ends");
     }
+    subject.needs_faults();
     let mut region = region(subject);
     region.map(subject.unit(), &subject.memory(1)).unwrap();
     let (at, unit) = (region.address(), subject.unit());

@@ -328,6 +328,10 @@ impl<B: TestKit> TestKit for FaultInject<B> {
         self.inner.pattern_by()
     }
 
+    fn reports_faults(&self) -> bool {
+        self.inner.reports_faults()
+    }
+
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
         let _call = self.plan.call(Operation::WritePattern)?;
         // SAFETY: as in `create`.

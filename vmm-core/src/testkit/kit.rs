@@ -170,6 +170,14 @@ pub trait TestKit: Backend {
     /// few words: `a kernel`, `copies`.
     fn pattern_by(&self) -> &'static str;
 
+    /// Returns true if a copy or a kernel that accesses memory without the right to do so returns an error, loses its device, or is
+    /// ended by the driver's own handler.
+    ///
+    /// By default false: the process may end in any way, as it does where the CPU is the device. Tests then make no such access.
+    fn reports_faults(&self) -> bool {
+        false
+    }
+
     /// Writes the pattern from word 0 on by the device itself, and waits. `length` is a multiple of [`PATTERN_WORD`].
     ///
     /// # Safety
@@ -213,8 +221,12 @@ pub trait TestKit: Backend {
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchDevice`], or the driver's error.
-    fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>>;
+    /// [`Detail::Unsupported`] if the backend has no such streams: by default, always. [`Detail::NoSuchDevice`], or the driver's
+    /// error.
+    fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        self.device(Operation::CreateStream, device)?;
+        graph::absent(Operation::CreateStream, "streams of its own")
+    }
 
     /// Creates a stream that waits for the default stream of its context, and for which that stream waits. CUDA:
     /// `cuStreamCreate`; HIP: `hipStreamCreate`.
@@ -313,7 +325,8 @@ pub trait TestKit: Backend {
     ///
     /// # Errors
     ///
-    /// [`Detail::ForeignStream`] for another device's stream if the backend detects it, or the driver's error.
+    /// [`Detail::Unsupported`] if the backend queues no work: by default, always. [`Detail::ForeignStream`] for another device's
+    /// stream if the backend detects it, or the driver's error.
     unsafe fn start_pattern_on(
         &self,
         device: DeviceId,
@@ -322,7 +335,11 @@ pub trait TestKit: Backend {
         length: Bytes,
         seed: u64,
         rounds: u32,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        let _ = (stream, at, length, seed, rounds);
+        self.device(Operation::WritePattern, device)?;
+        graph::absent(Operation::WritePattern, "work on streams")
+    }
 
     /// Queues the writes of [`start_pattern_on`](TestKit::start_pattern_on) on a new stream. After an error that stream is
     /// dropped, which waits for its work.

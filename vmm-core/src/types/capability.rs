@@ -38,6 +38,24 @@ pub enum Feature {
 }
 
 impl Feature {
+    /// All features.
+    pub const ALL: &'static [Self] = &[
+        Self::VirtualMemory,
+        Self::FixedAddress,
+        Self::ReadOnlyAccess,
+        Self::PeerAccess,
+        Self::FileDescriptor,
+        Self::Win32Handle,
+        Self::FabricHandle,
+        Self::Multicast,
+        Self::HostAccess,
+        Self::HostMemory,
+        Self::HostNodeMemory,
+        Self::Compression,
+        Self::RemoteDma,
+        Self::DmaBuf,
+    ];
+
     /// Returns the feature's name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {

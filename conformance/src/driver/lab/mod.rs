@@ -61,6 +61,10 @@ impl Lab {
         let least = lab.granularity(&lab.prop(), abi::MINIMUM).map_err(|refusal| refusal.to_string())?;
         lab.unit = if lab.vendor() == Vendor::Host { least } else { least.max(2 << 20) };
         lab.stretch = if lab.vendor() == Vendor::Cuda { lab.unit.max(32 << 20) } else { 4 * lab.unit };
+        // Host memory allocates nothing at first use, and its backend may have no plain allocations.
+        if lab.vendor() == Vendor::Host {
+            return Ok(lab);
+        }
         lab.warm_up().map_err(|refusal| refusal.to_string())?;
         Ok(lab)
     }

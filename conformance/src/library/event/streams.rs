@@ -48,6 +48,8 @@ fn dropping_an_own_stream_waits<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn own_streams_on_threads<B: TestKit>(subject: &Subject<B>) {
+    // If the backend has no streams, the case ends here, with the reason, and not in a thread.
+    drop(own(subject));
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {

@@ -181,6 +181,9 @@ impl ObservedMapping {
             may_read,
             "the devices that can read {length} at offset {offset}"
         );
+        if !backend.reports_faults() {
+            return;
+        }
         let mut word = [0; 8];
         let (last, owned) = (address + (*length - Bytes(8)), access[usize::from(*owner != devices[0])]);
         // Below HIP a copy without access ends the process.

@@ -86,6 +86,10 @@ impl TestKit for Broken {
         self.host.pattern_by()
     }
 
+    fn reports_faults(&self) -> bool {
+        self.host.reports_faults()
+    }
+
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
         let right = if self.fault == Fault::PatternGoesWrong { self.granularity().bytes() } else { length };
         let right = right.min(length);

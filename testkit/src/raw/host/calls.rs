@@ -1,12 +1,12 @@
 //! The raw calls, on the backend's traits.
 
-use super::{Host, at, code, device, excluded};
-use crate::raw::Calls;
+use super::{Host, at, check_access, code, device, excluded};
 use crate::raw::abi::{self, AccessDesc, Code, Location, Prop};
+use crate::raw::{Calls, missing};
 use gpu_vmm_core::testkit::TestKit;
 use gpu_vmm_core::{
-    Access, Address, Alignment, Bytes, Detail, DeviceId, Grant, Granularity, Handle, Operation, Properties,
-    Reservation,
+    Access, Address, Alignment, Bytes, Detail, DeviceId, Error, Grant, Granularity, Handle, Operation,
+    Properties, Reservation,
 };
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd};
@@ -14,6 +14,16 @@ use std::os::fd::{BorrowedFd, IntoRawFd};
 fn answer(result: gpu_vmm_core::Result<()>) -> Code {
     result.map_or_else(|error| code(&error), |()| Code::SUCCESS)
 }
+
+/// Ends a call of a feature that the backend does not have, and returns the code of any other error.
+fn code_or_missing(error: &Error) -> Code {
+    match error.detail() {
+        Detail::Unsupported { reason } => missing(reason),
+        _ => code(error),
+    }
+}
+
+const WHOLE: &str = "a range is one or several adjacent whole mappings in one reservation";
 
 /// # Safety
 ///
@@ -105,7 +115,7 @@ impl<B: TestKit> Calls for Host<B> {
                 *handle = self.books().keep(created);
                 Code::SUCCESS
             }
-            Err(error) => code(&error),
+            Err(error) => code_or_missing(&error),
         }
     }
 
@@ -119,10 +129,17 @@ impl<B: TestKit> Calls for Host<B> {
     unsafe fn map(&self, address: u64, size: usize, offset: usize, handle: u64, flags: u64) -> Code {
         no_flags(flags);
         let books = &mut *self.books();
-        let Some(handle) = books.handles.get(&handle) else { excluded("a handle is a value") };
+        let number = handle;
+        let Some(handle) = books.handles.get(&number) else { excluded("a handle is a value") };
         if handle.size().0 != size as u64 || offset != 0 {
             excluded("whole handles are mapped");
         }
+        if !self.backend.reports_faults()
+            && (!self.backend.granularity().divides(Bytes(address)) || !books.is_free(address, size))
+        {
+            excluded("memory is mapped where the granularity allows it, and nothing else is mapped");
+        }
+        let handle = &books.handles[&number];
         let (reservation, into) = at::<B>(&mut books.reservations, address);
         // SAFETY: the handle is this backend's; a range that does not fit or is already mapped is refused.
         let mapped = unsafe { reservation.map(into, handle) };
@@ -137,6 +154,9 @@ impl<B: TestKit> Calls for Host<B> {
         let inside: Vec<u64> = books.mapped(address, size).collect();
         if inside.len() > 1 && !self.backend.unmaps_runs() {
             excluded("this backend unmaps one mapping a call");
+        }
+        if !self.backend.reports_faults() && !books.is_whole(address, size) {
+            excluded(WHOLE);
         }
         let (reservation, offset) = at::<B>(&mut books.reservations, address);
         // SAFETY: no work uses the memory, because calls finish their work before they return; partial mappings are
@@ -167,6 +187,9 @@ impl<B: TestKit> Calls for Host<B> {
         };
         let grants: Vec<Grant> = descs.iter().map(grant).collect();
         let mut books = self.books();
+        if !self.backend.reports_faults() && !books.is_whole(address, size) {
+            excluded(WHOLE);
+        }
         let (reservation, offset) = at::<B>(&mut books.reservations, address);
         // SAFETY: the devices exist and can access each other's memory; partial mappings are refused.
         answer(unsafe { reservation.set_access(offset, Bytes(size as u64), &grants) })
@@ -283,7 +306,7 @@ impl<B: TestKit> Calls for Host<B> {
                 self.books().plain.insert(at.0, Bytes(size as u64));
                 Code::SUCCESS
             }
-            Err(error) => code(&error),
+            Err(error) => code_or_missing(&error),
         }
     }
 
@@ -296,6 +319,7 @@ impl<B: TestKit> Calls for Host<B> {
     unsafe fn copy_from_host(&self, to: u64, from: *const c_void, length: usize) -> Code {
         // SAFETY: the promise of `Calls`.
         let from = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length) };
+        check_access(self, to, length, Access::ReadWrite);
         // SAFETY: memory that the device may not write is refused.
         answer(unsafe { self.backend.copy_from_host(self.current(), Address(to), from) })
     }
@@ -303,6 +327,7 @@ impl<B: TestKit> Calls for Host<B> {
     unsafe fn copy_to_host(&self, to: *mut c_void, from: u64, length: usize) -> Code {
         // SAFETY: the promise of `Calls`.
         let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length) };
+        check_access(self, from, length, Access::Read);
         // SAFETY: memory that the device may not read is refused.
         answer(unsafe { self.backend.copy_to_host(self.current(), to, Address(from)) })
     }
@@ -311,6 +336,8 @@ impl<B: TestKit> Calls for Host<B> {
         if to.abs_diff(from) < length as u64 {
             excluded("what is copied does not overlap");
         }
+        check_access(self, to, length, Access::ReadWrite);
+        check_access(self, from, length, Access::Read);
         let length = Bytes(length as u64);
         // SAFETY: checked; memory that the device may not read or write is refused.
         answer(unsafe { self.backend.copy(self.current(), Address(to), Address(from), length) })
@@ -340,6 +367,7 @@ impl<B: TestKit> Calls for Host<B> {
     }
 
     unsafe fn set(&self, at: u64, value: u8, length: usize) -> Code {
+        check_access(self, at, length, Access::ReadWrite);
         // SAFETY: memory that the device may not write is refused.
         answer(unsafe { self.backend.fill(self.current(), Address(at), Bytes(length as u64), value) })
     }

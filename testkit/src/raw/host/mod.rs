@@ -1,5 +1,6 @@
 //! The raw calls on host memory: each becomes the corresponding method of the backend's traits. The host backend checks
-//! its arguments and returns errors. Calls that the traits leave undefined or cannot express are not made: they end as
+//! its arguments and returns errors; for another backend on host memory, no call accesses memory that its device may not access.
+//! Calls that the traits leave undefined or cannot express are not made: they end as
 //! [`Missing`](crate::raw::Missing), with the reason.
 //!
 //! Errors become the codes that both vendors use for them.
@@ -9,7 +10,7 @@ mod calls;
 use crate::raw::abi::{self, Code, Location};
 use crate::raw::{Driver, ImportBy, missing};
 use gpu_vmm_core::testkit::TestKit;
-use gpu_vmm_core::{Address, Bytes, Detail, DeviceId, Error, Pinned, Reservation, Vendor};
+use gpu_vmm_core::{Access, Address, Bytes, Detail, DeviceId, Error, Pinned, Reservation, Vendor};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -53,6 +54,14 @@ fn excluded(why: &str) -> ! {
     missing(format!("the backend's traits exclude it: {why}"))
 }
 
+/// Ends a call of the device on memory that it may not access, unless the backend reports such calls.
+fn check_access<B: TestKit>(host: &Host<B>, at: u64, length: usize, need: Access) {
+    if host.backend.reports_faults() || host.can_access_all(at, length as u64, need) {
+        return;
+    }
+    excluded("a device accesses only memory that it may access")
+}
+
 fn device(location: Location) -> DeviceId {
     match (location.kind, u32::try_from(location.id)) {
         (abi::DEVICE, Ok(ordinal)) => DeviceId(ordinal),
@@ -80,6 +89,35 @@ impl<B: TestKit> Host<B> {
 
     fn current(&self) -> DeviceId {
         DeviceId(self.current.load(Ordering::Relaxed))
+    }
+
+    /// Returns true if mappings or a plain allocation cover the range, and the current device has `need` access to all of it.
+    fn can_access_all(&self, at: u64, length: u64, need: Access) -> bool {
+        let mut books = self.books();
+        let books = &mut *books;
+        let Some(end) = at.checked_add(length) else { return false };
+        let mut next = at;
+        while next < end {
+            if let Some((base, size)) = books.plain.range(..=next).next_back()
+                && next < base + size.0
+            {
+                next = base + size.0;
+                continue;
+            }
+            let Some((base, size)) = books.mappings.range(..=next).next_back() else { return false };
+            let behind = base + *size as u64;
+            if next >= behind {
+                return false;
+            }
+            let (reservation, offset) = self::at::<B>(&mut books.reservations, *base);
+            // SAFETY: memory is mapped there, and the current device exists.
+            match unsafe { reservation.access(offset, self.current()) } {
+                Ok(Access::ReadWrite) => next = behind,
+                Ok(Access::Read) if need == Access::Read => next = behind,
+                _ => return false,
+            }
+        }
+        true
     }
 
     /// Returns a size that the traits allow.
@@ -120,6 +158,32 @@ impl<B: TestKit> Books<B> {
     /// Returns the base addresses of the mappings that begin in a range.
     fn mapped(&self, address: u64, size: usize) -> impl Iterator<Item = u64> {
         self.mappings.range(address..address.saturating_add(size as u64)).map(|(base, _)| *base)
+    }
+
+    /// Returns true if nothing is mapped in a range of one reservation.
+    fn is_free(&self, address: u64, size: usize) -> bool {
+        let before = self.mappings.range(..=address).next_back();
+        let overlaps = before.is_some_and(|(base, length)| base + *length as u64 > address);
+        !overlaps && self.mapped(address, size).next().is_none() && self.is_inside(address, size)
+    }
+
+    /// Returns true if the range is one or several adjacent whole mappings of one reservation.
+    fn is_whole(&self, address: u64, size: usize) -> bool {
+        let end = address.saturating_add(size as u64);
+        let mut next = address;
+        while next < end
+            && let Some(length) = self.mappings.get(&next)
+        {
+            next += *length as u64;
+        }
+        next == end && size > 0 && self.is_inside(address, size)
+    }
+
+    fn is_inside(&self, address: u64, size: usize) -> bool {
+        let found = self.reservations.range(..=address).next_back();
+        found.is_some_and(|(_, reservation)| {
+            reservation.range().end().0 >= address.saturating_add(size as u64)
+        })
     }
 
     fn keep(&mut self, handle: B::Handle) -> u64 {

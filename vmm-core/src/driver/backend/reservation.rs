@@ -68,7 +68,8 @@ pub unsafe trait Reservation: Debug + Send + Sync {
     ///
     /// # Safety
     ///
-    /// Memory is mapped at `offset`, and the device exists.
+    /// Memory is mapped at `offset`, and the device exists. The conformance suite also asks where nothing is mapped, and expects an
+    /// error.
     ///
     /// # Errors
     ///
