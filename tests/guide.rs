@@ -400,3 +400,26 @@ fn names_page_has_every_name() {
     missing.retain(|name| !["", "*"].contains(&name.as_str()) && !names.contains(name.as_str()));
     assert!(missing.is_empty(), "docs/guide/names.md lacks these names: {missing:?}");
 }
+
+/// Returns the lines of a block of Rust, with those that the page hides.
+fn unhidden(block: &str) -> String {
+    block
+        .lines()
+        .map(|line| {
+            format!(
+                "{}\n",
+                line.strip_prefix("# ")
+                    .or_else(|| line.strip_prefix('#').filter(|rest| rest.is_empty()))
+                    .unwrap_or(line)
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn porting_page_has_the_tested_backend() {
+    let whole = section(&read("docs/guide/porting.md"), "## A whole backend");
+    let block = whole.split_once("```rust\n").expect("a block").1.split_once("\n```").expect("its end").0;
+    let expected = read("tests/porting/src/tiny.rs") + "\nfn main() -> Result<()> { try_it() }\n";
+    assert_eq!(unhidden(block), expected, "docs/guide/porting.md and tests/porting/src/tiny.rs");
+}

@@ -23,6 +23,7 @@ mod own_program;
 mod packages;
 mod places;
 mod plugins;
+mod porting;
 mod process;
 mod queue;
 mod reports;
@@ -109,6 +110,9 @@ fn run(arguments: &Arguments) -> Answer<bool> {
             let mut summary = Summary::default();
             let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
             summary.add(Row::of("cargo test --workspace", outcome, began.elapsed()));
+            if let Err(trouble) = porting::run(&layout, &mut summary) {
+                summary.add(Row::broken("the guide's backend", trouble));
+            }
             let fake = fake_driver::run(&layout, &[], &mut summary);
             if let Err(trouble) = fake.and_then(|()| own_program::check_cuda(&layout, &mut summary)) {
                 summary.add(Row::broken("CUDA's tests", trouble));
