@@ -87,7 +87,8 @@ pub unsafe trait MemoryCalls {
 
     /// Reserves addresses. CUDA: `cuMemAddressReserve`, HIP: `hipMemAddressReserve`.
     ///
-    /// `hint` is advisory: the driver may return other addresses, so the caller must compare them.
+    /// `hint` is advisory: the driver may return other addresses, so the caller must compare them. A backend that reports the
+    /// capability [`Feature::FixedAddress`](crate::Feature::FixedAddress) follows a hint if exactly these addresses are free.
     ///
     /// # Safety
     ///
@@ -96,8 +97,8 @@ pub unsafe trait MemoryCalls {
     ///
     /// # Errors
     ///
-    /// Any error that the driver returns. The backend returns its own error if the driver's address does not have the requested
-    /// alignment.
+    /// [`Detail::OutOfAddresses`] if too few addresses are free, or any other error that the driver returns. The backend returns its
+    /// own error if the driver's address does not have the requested alignment.
     unsafe fn reserve(
         &self,
         size: Bytes,

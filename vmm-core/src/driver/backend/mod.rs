@@ -79,10 +79,10 @@ pub unsafe trait Backend:
     ///
     /// # Errors
     ///
-    /// Any error that the driver returns.
+    /// [`Detail::NoSuchDevice`] for either device, or any error that the driver returns.
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool>;
 
-    /// Returns the capabilities of a device. The first call may allocate one granule of memory for trials.
+    /// Returns the capabilities of a device: each [`Feature`](crate::Feature) once, with a reason if it is missing. The first call may allocate one granule of memory for trials.
     ///
     /// # Errors
     ///

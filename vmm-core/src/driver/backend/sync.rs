@@ -35,6 +35,9 @@ pub unsafe trait SyncCalls {
 
     /// Creates an event for streams of a device, without timing. CUDA: `cuEventCreate`, HIP: `hipEventCreateWithFlags`.
     ///
+    /// Pools need events to reuse freed memory. A backend whose work has ended when its call returns creates events that are always
+    /// done.
+    ///
     /// # Errors
     ///
     /// [`Detail::NoSuchDevice`], [`Detail::Unsupported`] if the driver has no events, or any error that the driver returns.
