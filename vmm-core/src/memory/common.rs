@@ -4,31 +4,38 @@
 //! of them. The first of them that resumes restores it, and the others map the same memory again.
 
 use crate::driver::Backend;
-use crate::memory::{PhysicalMemory, SavedContents};
+use crate::memory::SavedContents;
 use crate::types::{Bytes, Lock, Operation, Properties, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+/// Memory that keeps the suspended regions which have it in common with others.
+pub(crate) trait Shared<B: Backend>: Clone {
+    fn size(&self) -> Bytes;
+    fn properties(&self) -> Properties;
+    fn common(&self) -> &Lock<Weak<Common<B, Self>>>;
+}
+
 /// One piece of memory that at least one suspended region has in common with others.
 #[derive(Debug)]
-pub(crate) struct CommonMemory<B: Backend> {
+pub(crate) struct Common<B: Backend, M> {
     size: Bytes,
     properties: Properties,
     /// True while the contents are saved, to be read without waiting for a copy.
     is_saved: AtomicBool,
     /// Held while the contents are copied: another region that needs the memory waits for them.
-    state: Lock<State<B>>,
+    state: Lock<State<B, M>>,
 }
 
 #[derive(Debug)]
-enum State<B: Backend> {
-    Present(PhysicalMemory<B>),
+enum State<B: Backend, M> {
+    Present(M),
     Saved(SavedContents<B>),
 }
 
-impl<B: Backend> CommonMemory<B> {
+impl<B: Backend, M: Shared<B>> Common<B, M> {
     /// Returns the value for this memory, the same one for all regions.
-    pub(crate) fn of(operation: Operation, memory: &PhysicalMemory<B>) -> Result<Arc<Self>> {
+    pub(crate) fn of(operation: Operation, memory: &M) -> Result<Arc<Self>> {
         let mut known = memory.common().lock(operation)?;
         if let Some(common) = known.upgrade() {
             return Ok(common);
@@ -61,9 +68,9 @@ impl<B: Backend> CommonMemory<B> {
     pub(crate) fn save_if_unused(
         &self,
         operation: Operation,
-        is_used: impl FnOnce(&PhysicalMemory<B>) -> bool,
-        save: impl FnOnce(&PhysicalMemory<B>) -> Result<SavedContents<B>>,
-    ) -> Result<Option<PhysicalMemory<B>>> {
+        is_used: impl FnOnce(&M) -> bool,
+        save: impl FnOnce(&M) -> Result<SavedContents<B>>,
+    ) -> Result<Option<M>> {
         let mut state = self.state.lock(operation)?;
         let saved = match &*state {
             State::Present(memory) if !is_used(memory) => {
@@ -85,8 +92,8 @@ impl<B: Backend> CommonMemory<B> {
     pub(crate) fn memory(
         self: &Arc<Self>,
         operation: Operation,
-        restore: impl FnOnce(&Self, &SavedContents<B>) -> Result<PhysicalMemory<B>>,
-    ) -> Result<PhysicalMemory<B>> {
+        restore: impl FnOnce(&Self, &SavedContents<B>) -> Result<M>,
+    ) -> Result<M> {
         let mut state = self.state.lock(operation)?;
         let memory = match &*state {
             State::Present(memory) => return Ok(memory.clone()),

@@ -18,7 +18,6 @@ mod threads;
 pub(crate) use backing::SavedContents;
 pub use backing::{BackingKind, BackingStore};
 pub(crate) use chunks::Batch;
-pub(crate) use common::CommonMemory;
 pub use page_list::{PageList, PageListStats};
 pub(crate) use physical::or_again;
 pub use physical::{MemoryId, PhysicalMemory, create_now, free_deferred, rounded_size};
@@ -27,3 +26,6 @@ pub(crate) use poison::poison;
 pub use segment::Segment;
 pub(crate) use split::create_split;
 pub use staging_ring::{ChunkContents, StagingRing};
+
+/// Memory that suspended regions have in common with others.
+pub(crate) type CommonMemory<B> = common::Common<B, PhysicalMemory<B>>;

@@ -2,9 +2,10 @@
 #![allow(unsafe_code)]
 
 use crate::driver::{Backend, Handle, check_same, check_virtual_memory};
+use crate::memory::common::{Common, Shared};
 use crate::memory::free_handles::FreeHandles;
 use crate::memory::plain::Plain;
-use crate::memory::{CommonMemory, poison};
+use crate::memory::poison;
 use crate::trace::span;
 use crate::types::{
     Address, Alignment, Bytes, Detail, DeviceId, Error, FabricHandle, Granularity, Lock, Operation,
@@ -55,7 +56,7 @@ struct Owned<B: Backend> {
     /// The list to which the memory returns; it may be gone, and most memory has none.
     list: Weak<FreeHandles<B::Handle>>,
     /// The suspended regions that have the memory in common with others, if there are any.
-    common: Lock<Weak<CommonMemory<B>>>,
+    common: Lock<Weak<Common<B, PhysicalMemory<B>>>>,
 }
 
 /// What the driver knows the memory by.
@@ -72,6 +73,20 @@ struct Leaves {
     exported: AtomicBool,
     /// Whether the contents are overwritten before the memory is freed.
     poisoned: AtomicBool,
+}
+
+impl<B: Backend> Shared<B> for PhysicalMemory<B> {
+    fn size(&self) -> Bytes {
+        self.0.size
+    }
+
+    fn properties(&self) -> Properties {
+        self.0.properties
+    }
+
+    fn common(&self) -> &Lock<Weak<Common<B, Self>>> {
+        &self.0.common
+    }
 }
 
 impl<B: Backend> Clone for PhysicalMemory<B> {
@@ -372,10 +387,6 @@ impl<B: Backend> PhysicalMemory<B> {
     #[must_use]
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.0)
-    }
-
-    pub(super) fn common(&self) -> &Lock<Weak<CommonMemory<B>>> {
-        &self.0.common
     }
 
     /// Checks that `backend` created the memory, so that it can map it.
