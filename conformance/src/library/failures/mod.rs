@@ -54,13 +54,18 @@ cases! { "failures":
     region_grow_to_on,
     /// If a move fails at any call, the region stays at its old address, and nothing is left at the new one.
     region_grow_or_move,
-    /// If a move with another device's memory fails, the region stays at its old address.
     /// If a shrink fails at any call, the region keeps its end, also across holes and borders of reservations.
     region_shrink_to,
     /// If a write to physical memory fails, no mapping or reservation is left behind.
     physical_memory_write,
     /// If a read of physical memory fails, no mapping or reservation is left behind.
     physical_memory_read,
+    /// If a copy between pieces of physical memory fails, no mapping or reservation is left behind.
+    physical_memory_copy_from,
+    /// If a fork fails at any call, the region keeps its access, and nothing is mapped in the other one.
+    region_fork,
+    /// If a shared piece cannot be made private, the region keeps the shared one, with its access and contents.
+    region_make_private,
     /// If a write fails, all mappings, their access, and the bytes outside of its range are unchanged.
     region_write,
     /// If a read fails, nothing changes.
@@ -160,8 +165,6 @@ cases! { "failures":
     undoing_grow_to_on,
     /// If undoing a failed move fails too, the region stays usable at its old address, except for the memory that was lost there.
     undoing_grow_or_move,
-    /// If undoing a failed move with another device's memory fails too, the region stays usable at its old address, except for
-    /// the memory that was lost there.
     /// If restoring the mappings of a failed shrink fails too, the error reports it, and only their range is poisoned.
     undoing_shrink_to,
     /// If restoring the mappings of a failed suspend fails too, the error reports it, and only their range is poisoned.
@@ -223,6 +226,9 @@ sweeps! {
     region_shrink_to: single("Region::shrink_to"),
     physical_memory_write: single("PhysicalMemory::write"),
     physical_memory_read: single("PhysicalMemory::read"),
+    physical_memory_copy_from: single("PhysicalMemory::copy_from"),
+    region_fork: single("Region::fork"),
+    region_make_private: single("Region::make_private"),
     region_write: single("Region::write"),
     region_read: single("Region::read"),
     region_fill: single("Region::fill"),

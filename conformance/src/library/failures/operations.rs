@@ -7,6 +7,7 @@ use super::{contents, exchanges, vectors};
 use crate::library::tools::streams_idle;
 use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Placement, Properties, Region, Result, Stream, WaitFor};
 use gpu_vmm_testkit::TestKit;
+use std::slice;
 
 /// Returns the rows of one operation.
 pub(super) fn of<B: TestKit>(of: &str) -> Vec<Row<B>> {
@@ -207,6 +208,41 @@ fn data<B: TestKit>() -> Vec<Row<B>> {
             .moves(),
         Row::new("PhysicalMemory::read", "", Start::FREE, |bench| {
             bench.memory.read(Bytes(100), &mut [0; 200])
+        })
+        .looks()
+        .wish()
+        .moves(),
+        Row::new("PhysicalMemory::copy_from", "", Start::FREE, |bench| {
+            let source =
+                PhysicalMemory::create(&bench.backend, bench.granules(1), bench.memory.properties())?;
+            bench.memory.copy_from(Bytes(100), &source, Bytes(7), Bytes(200))
+        })
+        .looks()
+        .wish()
+        .moves(),
+        Row::new("Region::fork", "of one mapping", Start::FREE, |bench| {
+            let (length, device) = (bench.granules(1), bench.device);
+            let build = || Region::builder(&bench.backend).on(device).reserve(length).build();
+            let (mut parent, mut other) = (build()?, build()?);
+            parent.grow_with(slice::from_ref(&bench.memory))?;
+            let forked = parent.fork(length, &mut other);
+            let access = if forked.is_ok() { Access::Read } else { Access::ReadWrite };
+            assert_eq!(
+                (parent.access(Bytes::ZERO, device), other.mapped().is_zero()),
+                (access, forked.is_err())
+            );
+            forked?;
+            bench.made.push(Made::Region(parent));
+            keep(bench, Ok(Made::Region(other)))
+        })
+        .wish()
+        .moves(),
+        Row::new("Region::make_private", "of a shared mapping", Start::FREE, |bench| {
+            let (offset, length) = (bench.at(0), bench.granules(1));
+            let shared = bench.region().mapping_at(offset).map(|mapping| mapping.memory.clone());
+            let made = bench.region().make_private(offset, length, &mut Vec::new(), IDLE);
+            drop(shared);
+            made.map(drop)
         })
         .looks()
         .wish()
