@@ -161,7 +161,7 @@ fn statistics_follow_a_suspended_tag() {
 
 /// Meanwhile free pages serve the new places of another tag.
 #[test]
-fn suspended_memory_leaves_no_room_for_new_pages() {
+fn suspended_memory_counts_as_held() {
     let backend = HostConfig::new().memory(Bytes::gib(1)).open().unwrap();
     let pool = Pool::builder(&backend).build().unwrap();
     let kept = pool.tagged("kv").unwrap().alloc(Bytes::mib(64)).unwrap();

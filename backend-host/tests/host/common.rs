@@ -129,7 +129,7 @@ fn threads_keep_the_memory_that_another_restored() {
 
 /// Whichever call fails, a page that is not made private stays, and the list has only what it had.
 #[test]
-fn failed_copy_of_a_page_leaves_the_list() {
+fn failed_page_copy_leaves_the_list() {
     let faults = FaultInject::new(HostConfig::new().granularity(SMALL).open().unwrap());
     let pages = pages(&faults, 32);
     let mut both = sequences(&faults, &pages, 2);
@@ -196,7 +196,7 @@ fn release_later<B: Backend>(
 
 /// A resume that frees deferred memory calls observers, which may wait for a thread that needs the same shared memory.
 #[test]
-fn resume_calls_no_observer_with_shared_memory_locked() {
+fn resume_locks_nothing_during_observers() {
     // For the prefix and a page of each of four regions.
     let host = HostConfig::new().granularity(SMALL).memory(SMALL * (PREFIX + 4)).open().unwrap();
     let faults = FaultInject::new(host);
@@ -226,7 +226,7 @@ fn resume_calls_no_observer_with_shared_memory_locked() {
 
 /// So does the end of a copy that has failed.
 #[test]
-fn failed_copy_calls_no_observer_with_shared_memory_locked() {
+fn failed_copy_locks_nothing_during_observers() {
     let faults = FaultInject::new(HostConfig::new().granularity(SMALL).open().unwrap());
     let (pages, store) = (pages(&faults, 8), BackingStore::pinned(&faults, SMALL * 8).unwrap());
     let mut all = sequences(&faults, &pages, 3);

@@ -55,7 +55,7 @@ fn failed_copy_is_reported_as_copy() {
 
 /// Its devices are not this machine's, so their numbers mean nothing.
 #[test]
-fn copy_from_memory_of_another_backend_is_refused() {
+fn copy_from_foreign_memory_is_refused() {
     let (host, other) = (pair(), FaultInject::new(HostConfig::new().open().unwrap()));
     let to = PhysicalMemory::create(&host, GRANULE, Properties::on(TWO)).unwrap();
     let from = PhysicalMemory::create(&other, GRANULE, Properties::on(ONE)).unwrap();

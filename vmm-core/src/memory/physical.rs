@@ -129,19 +129,9 @@ impl<B: Backend> PhysicalMemory<B> {
     ) -> Result<(Self, Address)> {
         let plain = or_again(backend, || Plain::allocate(backend, properties.device, size, alignment))?;
         let (address, leaves, list) = (plain.address(), Leaves::default(), Weak::new());
-        let (source, backend) = (ManuallyDrop::new(Source::Plain(plain)), backend.clone());
-        let owned = Owned {
-            id: MemoryId::next(),
-            source,
-            size,
-            properties,
-            granularity,
-            backend,
-            leaves,
-            list,
-            common: Lock::default(),
-        };
-        Ok((Self::new(owned), address))
+        let source = Source::Plain(plain);
+        let memory = Self::new(backend, source, (size, granularity), properties, leaves, list);
+        Ok((memory, address))
     }
 
     /// Creates the memory of a handle that returns to a list with the last clone and the last mapping.
@@ -237,23 +227,29 @@ impl<B: Backend> PhysicalMemory<B> {
         list: Weak<FreeHandles<B::Handle>>,
     ) -> Self {
         let (size, properties) = (handle.size(), handle.properties());
-        let (source, backend) = (ManuallyDrop::new(Source::Handle(handle)), backend.clone());
         let leaves = Leaves { imported, ..Leaves::default() };
-        Self::new(Owned {
+        Self::new(backend, Source::Handle(handle), (size, granularity), properties, leaves, list)
+    }
+
+    fn new(
+        backend: &B,
+        source: Source<B>,
+        (size, granularity): (Bytes, Granularity),
+        properties: Properties,
+        leaves: Leaves,
+        list: Weak<FreeHandles<B::Handle>>,
+    ) -> Self {
+        Self(Arc::new(Owned {
             id: MemoryId::next(),
-            source,
+            source: ManuallyDrop::new(source),
             size,
             properties,
             granularity,
-            backend,
+            backend: backend.clone(),
             leaves,
             list,
             common: Lock::default(),
-        })
-    }
-
-    fn new(owned: Owned<B>) -> Self {
-        Self(Arc::new(owned))
+        }))
     }
 
     /// Returns the size of the memory: the requested size, rounded up to the granularity.
