@@ -3,7 +3,7 @@
 use super::Region;
 use super::contents::end;
 use super::sharing::holder;
-use super::suspension::{ForShared, Obtained, Suspension};
+use super::suspension::{Obtained, Replacement, Suspension};
 use crate::driver::Backend;
 use crate::memory::{
     BackingKind, BackingStore, Batch, CommonMemory, PhysicalMemory, SavedContents, Segment, create_now,
@@ -49,14 +49,11 @@ impl<B: Backend> Suspension<B> {
             let mut left = None;
             let memory = piece.memory(operation, |piece, saved| {
                 let alike = (piece.size(), piece.properties());
-                let is_alike = |one: &ForShared<B>| (one.memory.size(), one.memory.properties()) == alike;
+                let is_alike = |one: &Replacement<B>| (one.memory.size(), one.memory.properties()) == alike;
                 let one = match free.iter().position(is_alike) {
                     Some(at) => free.swap_remove(at),
                     // Another region has saved the piece since memory was obtained.
-                    None => ForShared {
-                        memory: create_now(backend, piece.size(), piece.properties())?,
-                        is_taken: false,
-                    },
+                    None => Replacement::created(create_now(backend, piece.size(), piece.properties())?),
                 };
                 match restore(backend, saved, &one.memory, &mut left) {
                     Ok(()) => {

@@ -3,7 +3,7 @@
 
 use super::map::check_addresses;
 use super::sharing::holder;
-use super::suspension::take_from;
+use super::suspension::Replacement;
 use super::table::{Mapping, PlacedMapping};
 use super::{Region, RegionBuilder};
 use crate::driver::{Backend, WaitFor, check_same};
@@ -121,14 +121,12 @@ impl<B: Backend> Region<B> {
         done: WaitFor<'_>,
     ) -> Result<()> {
         let (size, properties) = (memory.size(), memory.properties());
-        let taken = take_from(list, &self.backend, size, properties);
-        let is_taken = taken.is_some();
-        let copy = taken.map_or_else(|| PhysicalMemory::create(&self.backend, size, properties), Ok)?;
-        match self.exchange_for(offset, &copy, done) {
+        let copy = Replacement::obtain(list, &self.backend, size, properties)?;
+        match self.exchange_for(offset, &copy.memory, done) {
             // SAFETY: the work on this part was waited for, and only the copy has used the other addresses.
             Ok(other) => other.close(unsafe { WaitFor::nothing() }),
             Err(error) => {
-                list.extend(is_taken.then_some(copy));
+                list.extend(copy.taken());
                 Err(error)
             }
         }

@@ -4,7 +4,7 @@
 //! mappings. If the owner of the memory lacks the access for that, it receives the access for the copy.
 
 use super::layout::Layout;
-use super::suspension::{Missing, Suspension, total, unused};
+use super::suspension::{Missing, Replacement, Suspension, total};
 use super::table::PlacedMapping;
 use super::{BackingEffect, Region};
 use crate::driver::{Backend, WaitFor};
@@ -236,7 +236,7 @@ impl<B: Backend> Region<B> {
         let (memory, contents) = (total(&suspended.before.missing), suspended.own_contents());
         self.suspended = None;
         // Another region can have restored a shared piece meanwhile.
-        list.extend(unused(obtained.for_shared));
+        list.extend(obtained.for_shared.into_iter().filter_map(Replacement::taken));
         Ok(Resumed { memory: memory + restored, contents: contents + restored, already: false })
     }
 

@@ -61,37 +61,54 @@ struct SavedMapping {
 
 /// The memory that replaces the missing pieces.
 pub(super) struct Obtained<B: Backend> {
-    /// For each missing piece, a piece of the caller if one fits.
-    taken: Vec<Option<PhysicalMemory<B>>>,
-    /// New memory for the other missing pieces, in their order.
-    created: Vec<PhysicalMemory<B>>,
-    /// Memory for the shared pieces that were saved: pieces of the caller, and new ones.
-    pub(super) for_shared: Vec<ForShared<B>>,
-}
-
-/// Memory for a shared piece.
-pub(super) struct ForShared<B: Backend> {
-    pub(super) memory: PhysicalMemory<B>,
-    /// True if the memory came from the caller's list.
-    pub(super) is_taken: bool,
+    /// In the order of the missing pieces.
+    own: Vec<Replacement<B>>,
+    /// For the shared pieces that were saved.
+    pub(super) for_shared: Vec<Replacement<B>>,
 }
 
 impl<B: Backend> Obtained<B> {
-    /// All pieces, in the order of the missing pieces.
-    fn in_order(&self) -> impl Iterator<Item = &PhysicalMemory<B>> {
-        let mut created = self.created.iter();
-        self.taken.iter().filter_map(move |taken| taken.as_ref().or_else(|| created.next()))
-    }
-
     /// The pieces of the caller, except those that contain shared memory now.
     pub(super) fn taken(self) -> impl Iterator<Item = PhysicalMemory<B>> {
-        self.taken.into_iter().flatten().chain(unused(self.for_shared))
+        self.own.into_iter().chain(self.for_shared).filter_map(Replacement::taken)
     }
 }
 
-/// The pieces of the caller that no shared piece has taken.
-pub(super) fn unused<B: Backend>(for_shared: Vec<ForShared<B>>) -> impl Iterator<Item = PhysicalMemory<B>> {
-    for_shared.into_iter().filter(|one| one.is_taken).map(|one| one.memory)
+/// A piece of memory that replaces another one.
+pub(super) struct Replacement<B: Backend> {
+    pub(super) memory: PhysicalMemory<B>,
+    /// True if the memory came from the caller's list.
+    is_taken: bool,
+}
+
+impl<B: Backend> Replacement<B> {
+    /// Takes a piece that nothing else holds out of a list, if one has this size and these properties, or creates one.
+    pub(super) fn obtain(
+        list: &mut Vec<PhysicalMemory<B>>,
+        backend: &B,
+        size: Bytes,
+        properties: Properties,
+    ) -> Result<Self> {
+        let fits = |memory: &PhysicalMemory<B>| {
+            memory.size() == size
+                && memory.properties() == properties
+                && memory.check_belongs_to(Operation::Resume, backend).is_ok()
+                && holder(Operation::Resume, memory, 1).is_none()
+        };
+        match list.iter().rposition(fits) {
+            Some(at) => Ok(Self { memory: list.swap_remove(at), is_taken: true }),
+            None => PhysicalMemory::create(backend, size, properties).map(Self::created),
+        }
+    }
+
+    pub(super) const fn created(memory: PhysicalMemory<B>) -> Self {
+        Self { memory, is_taken: false }
+    }
+
+    /// Returns the memory if it came from the caller's list.
+    pub(super) fn taken(self) -> Option<PhysicalMemory<B>> {
+        self.is_taken.then_some(self.memory)
+    }
 }
 
 impl<B: Backend> Suspension<B> {
@@ -126,31 +143,28 @@ impl<B: Backend> Suspension<B> {
     /// Takes fitting pieces without other holders out of `list` and creates the rest. Maps nothing. After an error the list has
     /// all its pieces again.
     pub(super) fn obtain(&self, backend: &B, list: &mut Vec<PhysicalMemory<B>>) -> Result<Obtained<B>> {
-        let mut take = |size, properties| take_from(list, backend, size, properties);
-        let missing = self.before.missing.iter().map(|one| (one.size, one.properties));
-        let taken: Vec<_> = missing.clone().map(|(size, properties)| take(size, properties)).collect();
-        let saved = self.before.shared.iter().filter(|piece| piece.is_saved());
-        let saved: Vec<_> = saved.map(|piece| (piece.size(), piece.properties())).collect();
-        let for_shared: Vec<_> = saved.iter().map(|(size, properties)| take(*size, *properties)).collect();
-        let lacking = missing.clone().zip(&taken).chain(saved.iter().copied().zip(&for_shared));
-        let lacking = lacking.filter(|(_, taken)| taken.is_none());
-        let created =
-            lacking.map(|((size, properties), _)| PhysicalMemory::create(backend, size, properties));
-        match created.collect::<Result<Vec<_>>>() {
-            Ok(mut created) => {
-                let own = taken.iter().filter(|taken| taken.is_none()).count();
-                let rest = created.split_off(own);
-                let old = for_shared.into_iter().flatten().map(|memory| (memory, true));
-                let for_shared = old.chain(rest.into_iter().map(|memory| (memory, false)));
-                let for_shared =
-                    for_shared.map(|(memory, is_taken)| ForShared { memory, is_taken }).collect();
-                Ok(Obtained { taken, created, for_shared })
-            }
-            Err(error) => {
-                list.extend(taken.into_iter().chain(for_shared).flatten());
-                Err(error)
-            }
+        let mut obtained = Obtained { own: Vec::new(), for_shared: Vec::new() };
+        let got = self.obtain_into(backend, list, &mut obtained);
+        if let Err(error) = got {
+            list.extend(obtained.taken());
+            return Err(error);
         }
+        Ok(obtained)
+    }
+
+    fn obtain_into(
+        &self,
+        backend: &B,
+        list: &mut Vec<PhysicalMemory<B>>,
+        obtained: &mut Obtained<B>,
+    ) -> Result<()> {
+        for one in &self.before.missing {
+            obtained.own.push(Replacement::obtain(list, backend, one.size, one.properties)?);
+        }
+        for piece in self.before.shared.iter().filter(|piece| piece.is_saved()) {
+            obtained.for_shared.push(Replacement::obtain(list, backend, piece.size(), piece.properties())?);
+        }
+        Ok(())
     }
 
     /// The mappings before the suspend.
@@ -159,7 +173,8 @@ impl<B: Backend> Suspension<B> {
         obtained: &Obtained<B>,
         shared: &[PhysicalMemory<B>],
     ) -> Vec<PlacedMapping<B>> {
-        let memory: Vec<&PhysicalMemory<B>> = obtained.in_order().chain(shared).collect();
+        let own = obtained.own.iter().map(|one| &one.memory);
+        let memory: Vec<&PhysicalMemory<B>> = own.chain(shared).collect();
         let piece = |one: &SavedMapping| PlacedMapping {
             offset: one.offset,
             mapping: Mapping::new(memory[one.memory].clone(), one.access),
@@ -181,22 +196,6 @@ impl<B: Backend> Suspension<B> {
         }
         real
     }
-}
-
-/// Takes a piece that nothing else holds out of a list, if one has this size and these properties.
-pub(super) fn take_from<B: Backend>(
-    list: &mut Vec<PhysicalMemory<B>>,
-    backend: &B,
-    size: Bytes,
-    properties: Properties,
-) -> Option<PhysicalMemory<B>> {
-    let fits = |memory: &PhysicalMemory<B>| {
-        memory.size() == size
-            && memory.properties() == properties
-            && memory.check_belongs_to(Operation::Resume, backend).is_ok()
-            && holder(Operation::Resume, memory, 1).is_none()
-    };
-    Some(list.swap_remove(list.iter().rposition(fits)?))
 }
 
 pub(super) fn total(missing: &[Missing]) -> Bytes {
