@@ -239,7 +239,7 @@ impl<B: Backend> PhysicalMemory<B> {
         leaves: Leaves,
         list: Weak<FreeHandles<B::Handle>>,
     ) -> Self {
-        Self(Arc::new(Owned {
+        let owned = Owned {
             id: MemoryId::next(),
             source: ManuallyDrop::new(source),
             size,
@@ -249,7 +249,8 @@ impl<B: Backend> PhysicalMemory<B> {
             leaves,
             list,
             common: Lock::default(),
-        }))
+        };
+        Self(Arc::new(owned))
     }
 
     /// Returns the size of the memory: the requested size, rounded up to the granularity.

@@ -54,7 +54,7 @@ impl<B: Backend> Region<B> {
             for grant in mapping.access.grants() {
                 access = access.with(grant.device, Access::Read);
                 if grant.access == Access::ReadWrite {
-                    writable.push((part, grant.device));
+                    add(&mut writable, part, grant.device);
                 }
             }
             pieces.push(PlacedMapping { offset, mapping: Mapping::new(mapping.memory.clone(), access) });
@@ -100,8 +100,9 @@ impl<B: Backend> Region<B> {
             if holder(operation, &mapping.memory, 1).is_some() {
                 shared.push((offset, mapping.memory.clone()));
             }
-            let devices = mapping.access.grants().filter(|grant| grant.access == Access::Read);
-            readable.extend(devices.map(|grant| (part, grant.device)));
+            for grant in mapping.access.grants().filter(|grant| grant.access == Access::Read) {
+                add(&mut readable, part, grant.device);
+            }
         }
         let mut copied = Bytes::ZERO;
         for (offset, memory) in shared {
@@ -154,5 +155,13 @@ impl<B: Backend> Region<B> {
             self.set_access(part.offset, part.length, *device, access).map_err(|error| (error, number))?;
         }
         Ok(())
+    }
+}
+
+/// Adds a part of a device, as one with the part before it: each change of access waits for the device.
+fn add(parts: &mut Vec<(OffsetRange, DeviceId)>, part: OffsetRange, device: DeviceId) {
+    match parts.iter_mut().rfind(|(last, of)| *of == device && last.end() == part.offset) {
+        Some((last, _)) => last.length += part.length,
+        None => parts.push((part, device)),
     }
 }
