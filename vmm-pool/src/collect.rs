@@ -11,16 +11,19 @@ use std::sync::Arc;
 const LOOKED_AT: usize = 32;
 
 impl<B: Backend> Core<B> {
-    /// Makes the ranges ready whose work is done.
-    pub(crate) fn settle(&mut self) {
+    /// Makes the ranges ready whose work is done. Returns true if slabs have ended, whose ranges are free now.
+    pub(crate) fn settle(&mut self) -> bool {
+        let mut has_ended = false;
         while let Some(ended) = self.next_ended_slab() {
             self.give_slab(ended);
+            has_ended = true;
         }
         let Self { spaces, frames, streams, waiting, .. } = self;
         waiting.retain(|space| {
             spaces[*space].settle(frames, streams);
             spaces[*space].still_waits()
         });
+        has_ended
     }
 
     fn next_ended_slab(&mut self) -> Option<Ended> {
@@ -28,15 +31,16 @@ impl<B: Backend> Core<B> {
         slabs.next_ended(|free_after| streams.is_done(free_after))
     }
 
-    /// Collects all pieces whose work is done. Returns true if there was any.
+    /// Collects all pieces whose work is done. Returns true if any memory has become free, after which a place that was found before
+    /// may be a part of another range.
     pub(crate) fn collect_pending(&mut self) -> bool {
-        self.settle();
+        let has_ended = self.settle();
         let before = self.pending.list.len();
         let mut index = 0;
         while index < self.pending.list.len() {
             index += usize::from(!self.collect(index));
         }
-        self.pending.list.len() < before
+        has_ended || self.pending.list.len() < before
     }
 
     /// Collects finished pieces among the next few.
@@ -79,9 +83,10 @@ impl<B: Backend> Core<B> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use crate::{Fence, Pool};
-    use gpu_vmm_core::{Bytes, Operation, Result};
+    use crate::{Block, Fence, Pool};
+    use gpu_vmm_core::{Bytes, Operation, Result, Stream};
     use gpu_vmm_host::HostConfig;
+    use gpu_vmm_testkit::LateWork;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -97,6 +102,33 @@ mod tests {
         fn wait(&self) -> Result<()> {
             self.0.store(true, Ordering::Relaxed);
             Ok(())
+        }
+    }
+
+    /// A request finds a place, asks the streams because it would leave a gap, and learns that a slab before the place has ended.
+    #[test]
+    fn a_place_is_found_again_after_a_slab_has_ended() {
+        let backend = LateWork::new(HostConfig::new().memory(Bytes::gib(1)).open().unwrap(), 4);
+        let pool = Pool::builder(&backend).build().unwrap();
+        let streams = [1, 2].map(|index| backend.stream(index));
+        let alloc = |size: Bytes, stream: Stream<'static>| pool.request(size).stream(stream).alloc().unwrap();
+        for round in 0..8 {
+            // In one slab: the slots that the first one leaves in the thread cache return to it.
+            let one = alloc(Bytes::kib(3), streams[0]);
+            pool.owner.settle(Operation::Trim, |_, _| true).unwrap();
+            let other = alloc(Bytes::kib(3), streams[1]);
+            let [gap, end] = [700, 300].map(|size| alloc(Bytes(size * 1024 + 512), streams[0]));
+            [1, 2].into_iter().for_each(|index| backend.queue(index));
+            drop((one, other, gap));
+            pool.owner.settle(Operation::Trim, |_, _| true).unwrap();
+            [1, 2].into_iter().for_each(|index| backend.finish(index, 1));
+            // What a thread that waits for the streams does, before it locks the core once more.
+            pool.owner.inner.wait_for_streams(Operation::Trim).unwrap();
+            let block = alloc(Bytes::kib(500), streams[0]);
+            let is_apart =
+                |one: &Block<_>, other: &Block<_>| one.address() + one.capacity() <= other.address();
+            assert!(is_apart(&block, &end) || is_apart(&end, &block), "round {round}");
+            drop((block, end));
         }
     }
 

@@ -395,7 +395,8 @@ impl<B: Backend> Core<B> {
         spot.or_else(|| at.find_in_rest(&mut self.frames, wanted))
     }
 
-    /// Polls the streams, and collects the pieces whose work is done. Returns true if any work was found done.
+    /// Polls the streams, and collects the pieces whose work is done. Returns true if any work was found done, or any memory has become
+    /// free.
     pub(crate) fn poll(&mut self) -> bool {
         let is_any_done = self.streams.poll();
         self.collect_pending() || is_any_done

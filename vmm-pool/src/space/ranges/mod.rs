@@ -217,6 +217,7 @@ impl Ranges {
         stream: StreamIndex,
     ) -> RangeIndex {
         let end = offset + size;
+        debug_assert!(self.get(from).is_free(), "the place was found before another change");
         debug_assert!(self.get(from).offset <= offset && offset <= self.get(from).end());
         self.touched = self.touched.max(end);
         let taken = match self.take_front(from, offset, end) {
@@ -278,6 +279,7 @@ impl Ranges {
 
     /// Notes that the stream of a taken range has another number now.
     pub(super) fn set_stream(&mut self, range: RangeIndex, stream: StreamIndex) {
+        debug_assert!(self.get(range).state == RangeState::Taken);
         self.at(range).free_after = FreeAfter::new(stream, 0);
     }
 
@@ -285,6 +287,7 @@ impl Ranges {
     /// events cover the frees on its stream.
     #[inline]
     pub(super) fn give(&mut self, range: RangeIndex, free_after: FreeAfter, covered: u64) -> Joined {
+        debug_assert!(self.get(range).state == RangeState::Taken, "it was freed before");
         // In the order of the list: a later moment is never wrong.
         let newest = self.set(free_after.stream()).and_then(|set| self.list.get(set.newest as usize));
         let free_after = newest.map_or(free_after, |newest| free_after.later(newest.free_after));
