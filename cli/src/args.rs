@@ -133,7 +133,7 @@ copied. After each step the device fills the new part with a pattern; at the end
 
 Then the command repeats the same sizes without virtual memory management: allocate, copy, free the old memory. On a \
 GPU the times include all work of the driver. On host memory the kernel provides pages when an address is first \
-touched: for new or remapped memory neither side counts that, for the target of a copy it is part of the copy.
+touched; neither side counts that time.
 
 Sizes are bytes, or have one of the units B, KiB, MiB, GiB and TiB, as in 1.5GiB (2M and 2MB mean 2MiB). They are \
 rounded up to the device's granularity, which is 2 MiB on most devices.";

@@ -7,8 +7,8 @@ use gpu_vmm::{Address, Bytes, Growth, GrowthKind, Vendor};
 use serde::Serialize;
 use std::time::Duration;
 
-const HOST_PAGES: &str = "The kernel provides pages of host memory when an address is first touched: for new or \
- remapped memory neither side counts that, for the target of a copy it is part of the copy.";
+const HOST_PAGES: &str = "The kernel provides pages of host memory when an address is first touched; neither side \
+ counts that time.";
 
 /// The result of `gpu-vmm grow`, as `--json` prints it.
 #[derive(Serialize, Debug)]
