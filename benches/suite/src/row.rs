@@ -14,7 +14,7 @@ pub struct Row {
     pub baseline: Side,
     /// The unit of the figures.
     pub unit: Unit,
-    /// The library's figure divided by the other, sample by sample.
+    /// The library's figure divided by the other: the medians, and the range of the ratios sample by sample.
     pub ratio: Spread,
     /// The number of samples of each side.
     #[serde(alias = "turns")]

@@ -78,9 +78,13 @@ impl Sampling<'_> {
     }
 }
 
-/// Returns the ratios of two sides' figures, sample by sample.
+/// Returns the ratio of two sides' medians, and the range of the ratios sample by sample. Of few samples, the median of those ratios
+/// can differ from the ratio of the medians that stand beside it.
 pub(crate) fn ratios(ours: &[f64], baseline: &[f64]) -> Spread {
-    Spread::of(ours.iter().zip(baseline).map(|(ours, baseline)| ours / baseline))
+    let of_samples = Spread::of(ours.iter().zip(baseline).map(|(ours, baseline)| ours / baseline));
+    let [ours, baseline] = [ours, baseline].map(|figures| Spread::of(figures.iter().copied()).median);
+    let median = ours / baseline;
+    Spread { median, low: of_samples.low.min(median), high: of_samples.high.max(median) }
 }
 
 /// Measures the time of `work`.
@@ -129,6 +133,13 @@ mod tests {
         assert!(alive.iter().all(|alive| *alive == 1));
         assert_eq!((times.ours[0].len(), times.baseline[0].len()), (4, 4));
         assert_eq!(ratios(&times.ours[0], &times.baseline[0]), Spread::exact(1.5));
+    }
+
+    #[test]
+    fn a_ratio_agrees_with_its_medians() {
+        let (ours, baseline) = ([2.0, 3.0, 10.0], [4.0, 1.0, 1.0]);
+        assert_eq!(ratios(&ours, &baseline), Spread { median: 3.0, low: 0.5, high: 10.0 });
+        assert_eq!(ratios(&[1.0, 3.0, 8.0], &[4.0, 1.0, 2.0]).median, 1.5, "of the samples it is 3");
     }
 
     #[test]
