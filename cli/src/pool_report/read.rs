@@ -51,7 +51,7 @@ fn check(snapshot: &PoolSnapshot) -> Result<(), String> {
 
 fn space_is_right(space: &SpaceSnapshot, page: u64) -> Result<(), String> {
     let Some(_) = space.base.checked_add(space.reserved) else {
-        return Err(format!("{} of addresses exceed the address space", Bytes(space.reserved)));
+        return Err(format!("{} of addresses exceeds the address space", Bytes(space.reserved)));
     };
     let mut after = 0;
     for block in &space.blocks {

@@ -73,7 +73,7 @@ fn impossible_numbers_are_told_with_place() {
     wrong(&|one| one.version = 2, "it has version 2, but this gpu-vmm reads version 1");
     wrong(
         &|one| one.spaces[0].base = u64::MAX,
-        "1 GiB of addresses exceed the address space, in range 0, tagged \"one\"",
+        "1 GiB of addresses exceeds the address space, in range 0, tagged \"one\"",
     );
     wrong(
         &|one| one.spaces[0].blocks[1].offset = 7 * MIB,

@@ -13,6 +13,12 @@ function bytes(count) {
   return about ? `${(count / about[1]).toFixed(1)} ${about[0]}` : `${count} B`;
 }
 
+/** A size in the largest unit of another one. */
+function bytesIn(whole, count) {
+  const [name, unit] = UNITS.find(([, unit]) => whole >= unit) ?? ["B", 1];
+  return `${Number((count / unit).toFixed(2))} ${name}`;
+}
+
 /** The address at an offset; plain numbers are not exact that far. */
 const address = (space, offset) => `0x${(BigInt(space.base) + BigInt(offset)).toString(16)}`;
 
@@ -56,6 +62,11 @@ function readable(colour) {
   const parts = [1, 3, 5].map(at => (parseInt(context.fillStyle.slice(at, at + 2), 16) / 255) ** 2.2);
   return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2] > 0.2 ? "#0b0b0b" : "#fff";
 }
+
+/** The entries of a legend for the tags, each with the colour of its first range of addresses. */
+const tagLegend = () => data.spaces.slice(0, TAG_COLOURS)
+  .map((space, index) => [() => tagColour(index), tagName(space)])
+  .filter(([, name], index, all) => all.findIndex(([, other]) => other === name) === index);
 
 const tagColour = space => colours.tags[space % TAG_COLOURS];
 

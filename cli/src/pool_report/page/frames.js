@@ -54,7 +54,7 @@ const framesElement = document.getElementById("frames");
 if (data.frames.length > 0) new FramesView(framesElement); else framesElement.innerHTML = "<p class=\"none\">No memory is held.</p>";
 
 legend(document.getElementById("frames-legend"), () => [
-  ...data.spaces.slice(0, TAG_COLOURS).map((space, index) => [() => tagColour(index), tagName(space)]),
+  ...tagLegend(),
   [() => colours.free, "free, mapped at one address"],
   [() => colours.several, "free, mapped at several"],
   [() => colours.hollow, "not mapped"],

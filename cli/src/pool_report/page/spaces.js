@@ -151,4 +151,5 @@ for (const parent of document.querySelectorAll("[data-space]")) {
 legend(document.getElementById("states-legend"), () => [
   ...STATES.map(state => [context => stateFill(context, state, 0).paint, state === "bins" ? "bins: blocks of one small size" : state]),
   [() => colours.several, "free memory mapped at several addresses"],
+  ...tagLegend(),
 ]);

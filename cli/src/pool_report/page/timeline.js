@@ -5,8 +5,9 @@ const SERIES = [["held", 3], ["live", 1], ["pending", 2]];
 class TimelineView extends View {
   constructor(parent) {
     const { timeline } = data;
-    const end = timeline.at(-1)[0];
-    super(parent, { name: "Live, pending and held memory over time", end, least: Math.min(Math.max(end, 1e-9), 1e-6), height: 220, unit: SECONDS });
+    const [begin, end] = [timeline[0][0], timeline.at(-1)[0]];
+    const least = Math.min(Math.max(end - begin, 1e-9), 1e-6);
+    super(parent, { name: "Live, pending and held memory over time", begin, end, least, height: 220, unit: SECONDS });
     this.top = timeline.reduce((most, moment) => Math.max(most, moment[1], moment[2], moment[3]), 1);
   }
 
@@ -24,7 +25,7 @@ class TimelineView extends View {
     for (const [name, member] of SERIES) this.series(context, width, name, member);
     for (let value = step; value <= this.top; value += step) {
       context.fillStyle = colours.muted;
-      context.fillText(bytes(value), 5, this.y(value) - 7);
+      context.fillText(bytesIn(this.top, value), 5, this.y(value) - 7);
     }
     this.axis(context, 190);
   }
@@ -33,7 +34,11 @@ class TimelineView extends View {
     const points = this.points(width, member);
     if (points.length === 0) return;
     context.beginPath();
-    points.forEach(([x, value], index) => index === 0 ? context.moveTo(x, this.y(value)) : context.lineTo(x, this.y(value)));
+    // An amount stays until the next change.
+    points.forEach(([x, value], index) => {
+      if (index === 0) context.moveTo(x, this.y(value)); else context.lineTo(x, this.y(points[index - 1][1]));
+      context.lineTo(x, this.y(value));
+    });
     if (name === "held") {
       context.lineTo(points.at(-1)[0], this.y(0));
       context.lineTo(points[0][0], this.y(0));

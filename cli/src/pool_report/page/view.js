@@ -20,9 +20,9 @@ function mark(frames) {
  * also `framesOf(part)` and `paintMarks(context, width)`.
  */
 class View {
-  constructor(parent, { name, end, least, height, unit }) {
-    Object.assign(this, { parent, end: Math.max(end, least), least, height, unit, current: null, wanted: new Set() });
-    [this.low, this.high] = [0, this.end];
+  constructor(parent, { name, begin = 0, end, least, height, unit }) {
+    Object.assign(this, { parent, begin, end: Math.max(end, begin + least), least, height, unit, current: null, wanted: new Set() });
+    [this.low, this.high] = [this.begin, this.end];
     this.base = document.createElement("canvas");
     this.over = document.createElement("canvas");
     this.base.className = "base";
@@ -41,7 +41,7 @@ class View {
     const box = document.createElement("div");
     box.className = "zoom";
     for (const [text, label, act] of [
-      ["−", "Zoom out", () => this.zoom(2)], ["+", "Zoom in", () => this.zoom(0.5)], ["all", "Show all", () => this.show(0, this.end)],
+      ["−", "Zoom out", () => this.zoom(2)], ["+", "Zoom in", () => this.zoom(0.5)], ["all", "Show all", () => this.show(this.begin, this.end)],
     ]) {
       const button = document.createElement("button");
       button.type = "button";
@@ -138,7 +138,7 @@ class View {
       "+": () => this.zoom(0.5, this.middle()),
       "=": () => this.zoom(0.5, this.middle()),
       "-": () => this.zoom(2, this.middle()),
-      "0": () => this.show(0, this.end),
+      "0": () => this.show(this.begin, this.end),
       Enter: () => this.current && this.show(this.current.start - (this.current.end - this.current.start) * 0.1,
         this.current.end + (this.current.end - this.current.start) * 0.1),
       Escape: () => { kept = null; this.leave(); },
@@ -189,8 +189,8 @@ class View {
 
   /** Shows a range, limited to the whole. */
   show(low, high) {
-    const span = Math.min(this.end, Math.max(this.least, high - low));
-    this.low = Math.max(0, Math.min(this.end - span, low + (high - low - span) / 2));
+    const span = Math.min(this.end - this.begin, Math.max(this.least, high - low));
+    this.low = Math.max(this.begin, Math.min(this.end - span, low + (high - low - span) / 2));
     this.high = this.low + span;
     this.later("base");
   }
