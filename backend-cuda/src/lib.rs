@@ -5,8 +5,9 @@
 //! supported driver version.
 //!
 //! ```
-//! use gpu_vmm_core::Backend;
-//! use gpu_vmm_cuda::CudaBackend;
+//! # mod gpu_vmm { pub use gpu_vmm_core::*; pub use gpu_vmm_cuda as cuda; }
+//! use gpu_vmm::Backend;
+//! use gpu_vmm::cuda::CudaBackend;
 //!
 //! match CudaBackend::open() {
 //!     Ok(backend) => backend.devices().iter().for_each(|device| println!("{device:?}")),

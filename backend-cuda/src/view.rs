@@ -40,9 +40,10 @@ impl MaybeCuda for CudaBackend {
 /// [`CudaSlice`], which has the length and can be sliced (`view.slice(..10)`).
 ///
 /// ```
-/// use gpu_vmm_core::{DeviceId, DeviceVec};
-/// use gpu_vmm_cuda::cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
-/// use gpu_vmm_cuda::{CudaBackend, MemoryView, MemoryViewMut};
+/// # mod gpu_vmm { pub use gpu_vmm_core::*; pub use gpu_vmm_cuda as cuda; }
+/// use gpu_vmm::{DeviceId, DeviceVec};
+/// use gpu_vmm::cuda::cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
+/// use gpu_vmm::cuda::{CudaBackend, MemoryView, MemoryViewMut};
 ///
 /// fn double(kernel: &CudaFunction) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
 ///     let context = CudaContext::new(0)?;

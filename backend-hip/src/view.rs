@@ -33,8 +33,9 @@ impl MaybeHip for HipBackend {
 /// A view borrows its owner: the memory cannot be unmapped, suspended or dropped while the view lives.
 ///
 /// ```
-/// use gpu_vmm_core::{DeviceId, DeviceVec, Result, Stream};
-/// use gpu_vmm_hip::{HipBackend, MemoryView, MemoryViewMut};
+/// # mod gpu_vmm { pub use gpu_vmm_core::*; pub use gpu_vmm_hip as hip; }
+/// use gpu_vmm::{DeviceId, DeviceVec, Result, Stream};
+/// use gpu_vmm::hip::{HipBackend, MemoryView, MemoryViewMut};
 /// use std::ffi::c_void;
 ///
 /// /// Launches a kernel with these arguments, for example with `hipModuleLaunchKernel`.

@@ -5,8 +5,9 @@
 //! driver, and the CPU's MMU checks accesses.
 //!
 //! ```
-//! use gpu_vmm_core::{Backend, Bytes, DeviceId};
-//! use gpu_vmm_host::HostConfig;
+//! # mod gpu_vmm { pub use gpu_vmm_core::*; pub use gpu_vmm_host as host; }
+//! use gpu_vmm::{Backend, Bytes, DeviceId};
+//! use gpu_vmm::host::HostConfig;
 //!
 //! let host = HostConfig::new().devices(2).memory(Bytes::mib(64)).open()?;
 //! assert_eq!(host.memory_info(DeviceId(1))?.free, Bytes::mib(64));

@@ -53,7 +53,8 @@ impl Credentials {
 /// the namespace has an ID for every user: it may be any user of the machine, root included.
 ///
 /// ```
-/// use gpu_vmm_share::Allowed;
+/// # mod gpu_vmm { pub use gpu_vmm_share as share; }
+/// use gpu_vmm::share::Allowed;
 ///
 /// assert_eq!(Allowed::default(), Allowed::same_user());
 /// ```

@@ -17,7 +17,8 @@
 //! ```
 //! # #[cfg(target_os = "linux")]
 //! # fn example<B: gpu_vmm_core::Backend>(backend: &B, region: &gpu_vmm_core::Region<B>) -> gpu_vmm_core::Result<()> {
-//! use gpu_vmm_share::{Exporter, ImportOptions, Channel};
+//! # mod gpu_vmm { pub use gpu_vmm_share as share; }
+//! use gpu_vmm::share::{Exporter, ImportOptions, Channel};
 //!
 //! let (ours, theirs) = Channel::pair()?;
 //! let mut exporter = Exporter::share(ours, region)?;

@@ -77,7 +77,8 @@ impl Restore {
     ///
     /// ```
     /// # use gpu_vmm_core::Properties;
-    /// use gpu_vmm_snapshot::Restore;
+    /// # mod gpu_vmm { pub use gpu_vmm_snapshot as snapshot; }
+    /// use gpu_vmm::snapshot::Restore;
     /// // In the devices' own memory, not shareable.
     /// let options = Restore::new().memory(|was| Properties::on(was.device));
     /// ```

@@ -21,8 +21,9 @@
 //! Objects that the driver does not release stay until the process ends.
 //!
 //! ```
-//! use gpu_vmm_core::multicast::{MulticastBackend, Team};
-//! use gpu_vmm_core::{Bytes, DeviceId, WaitFor, PhysicalMemory, Placement, Properties, Result};
+//! # use gpu_vmm_core as gpu_vmm;
+//! use gpu_vmm::multicast::{MulticastBackend, Team};
+//! use gpu_vmm::{Bytes, DeviceId, WaitFor, PhysicalMemory, Placement, Properties, Result};
 //!
 //! fn on_all<B: MulticastBackend>(backend: &B, devices: &[DeviceId]) -> Result<()> {
 //!     let mut team = Team::builder(backend).size(Bytes::mib(64));

@@ -264,7 +264,8 @@ impl<B: Backend> Region<B> {
     /// The observer is dropped with the region, or after the region's memory has been released.
     ///
     /// ```
-    /// use gpu_vmm_core::{Backend, BackingChange, BackingObserver, BackingOutcome, Region};
+    /// # use gpu_vmm_core as gpu_vmm;
+    /// use gpu_vmm::{Backend, BackingChange, BackingObserver, BackingOutcome, Region};
     ///
     /// struct Registrar;
     ///

@@ -29,7 +29,8 @@ impl Granularity {
     /// Rounds `size` up to a multiple, or returns `None` if the result exceeds 2^64 - 1.
     ///
     /// ```
-    /// use gpu_vmm_core::{Bytes, Granularity};
+    /// # use gpu_vmm_core as gpu_vmm;
+    /// use gpu_vmm::{Bytes, Granularity};
     /// let granularity = Granularity::new(Bytes::mib(2)).unwrap();
     /// assert_eq!(granularity.round_up(Bytes(1)), Some(Bytes::mib(2)));
     /// assert_eq!(granularity.round_up(Bytes(u64::MAX)), None);

@@ -6,7 +6,8 @@ use std::fmt;
 /// A range of offsets in a region or in physical memory.
 ///
 /// ```
-/// use gpu_vmm_core::{Bytes, OffsetRange};
+/// # use gpu_vmm_core as gpu_vmm;
+/// use gpu_vmm::{Bytes, OffsetRange};
 ///
 /// let range = OffsetRange { offset: Bytes::mib(6), length: Bytes::mib(4) };
 /// assert_eq!(range.end(), Bytes::mib(10));

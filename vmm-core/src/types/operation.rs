@@ -10,7 +10,8 @@ macro_rules! operations {
         /// Prints as its name in lower case:
         ///
         /// ```
-        /// use gpu_vmm_core::Operation;
+        /// # use gpu_vmm_core as gpu_vmm;
+        /// use gpu_vmm::Operation;
         /// assert_eq!(Operation::SetAccess.to_string(), "set access");
         /// ```
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -14,7 +14,8 @@ impl Channel {
     /// Afterwards the command has a null input: as long as it had the socket, the peer's death would not be seen.
     ///
     /// ```
-    /// use gpu_vmm_share::Channel;
+    /// # mod gpu_vmm { pub use gpu_vmm_share as share; }
+    /// use gpu_vmm::share::Channel;
     /// use std::process::Command;
     ///
     /// let (channel, mut child) = Channel::spawn(&mut Command::new("true"))?;

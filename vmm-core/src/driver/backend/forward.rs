@@ -6,7 +6,8 @@
 /// backend that wraps another one, for example to count its calls, implements only the methods that differ:
 ///
 /// ```
-/// use gpu_vmm_core::{Backend, Bytes, CopyCalls, DeviceId, MemoryCalls, Result, Stream, SyncCalls, extend::forward};
+/// # use gpu_vmm_core as gpu_vmm;
+/// use gpu_vmm::{Backend, Bytes, CopyCalls, DeviceId, MemoryCalls, Result, Stream, SyncCalls, extend::forward};
 /// # use gpu_vmm_core::Event;
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
 ///
