@@ -11,6 +11,7 @@ use crate::ffi::{
     MemLocation,
 };
 use crate::imex;
+use gpu_vmm_core::extend::missing_numa_node;
 use gpu_vmm_core::{
     Bytes, Detail, DeviceId, DriverError, Error, Granularity, HandleTypes, Location, Operation, Properties,
     Result,
@@ -135,6 +136,7 @@ impl Opened {
             Location::HostNode(node) if c_int::try_from(node).is_err() => {
                 Some(format!("{node} is more than the number of a NUMA node can be"))
             }
+            Location::HostNode(node) => missing_numa_node(node),
             _ => None,
         }
     }

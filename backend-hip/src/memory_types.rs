@@ -6,11 +6,11 @@ use crate::attributes::{self, LARGE_BAR, says};
 use crate::device::granularity;
 use crate::driver::Driver;
 use crate::probe;
+use gpu_vmm_core::extend::missing_numa_node;
 use gpu_vmm_core::{
     Capability, Detail, Device, DeviceId, Error, Evidence, Feature, Granularity, HandleTypes, Location,
     Operation, Properties, Result,
 };
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 /// Why memory is never compressed.
@@ -25,11 +25,10 @@ pub(crate) fn check(driver: &Arc<Driver>, operation: Operation, properties: &Pro
         Location::Host => required(operation, host_memory(driver, device)?),
         Location::HostNode(node) => {
             required(operation, host_node_memory(driver, device)?)?;
-            if is_node(node) {
-                return Ok(());
+            match missing_numa_node(node) {
+                None => Ok(()),
+                Some(reason) => Err(Error::new(operation, Detail::Unsupported { reason })),
             }
-            let reason = format!("this machine has no NUMA node {node}");
-            Err(Error::new(operation, Detail::Unsupported { reason }))
         }
     }
 }
@@ -170,20 +169,4 @@ fn tried(
     }
     let found = Capability::tried(feature, trial().map(|()| note))?;
     Ok(known.get_or_init(|| found).clone())
-}
-
-/// Whether the kernel has this NUMA node. A kernel without the folder has node 0 only.
-fn is_node(node: u32) -> bool {
-    let nodes = Path::new("/sys/devices/system/node");
-    node == 0 || nodes.join(format!("node{node}")).is_dir()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nodes_are_those_of_the_kernel() {
-        assert!(is_node(0) && !is_node(u32::MAX));
-    }
 }

@@ -66,6 +66,12 @@ impl Properties {
                 return Err(Failure::invalid(format!("{what}: location is {other}; expected 0, 1 or 2")));
             }
         };
+        if from.node != 0 && !matches!(location, Location::HostNode(_)) {
+            return Err(Failure::invalid(format!(
+                "{what}: node is {}, and {location} has none; pass zero, or GPU_VMM_LOCATION_HOST_NODE",
+                from.node
+            )));
+        }
         let types = HandleTypes::from_bits(from.handle_types).ok_or_else(|| {
             let known = HandleTypes::all().bits();
             Failure::invalid(format!(
@@ -129,6 +135,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::status::GPU_VMM_INVALID_ARGUMENT;
     use crate::tests::of_device;
 
     #[test]
@@ -154,6 +161,16 @@ mod tests {
     /// Exportable device memory.
     fn plain() -> Properties {
         Properties { handle_types: GPU_VMM_HANDLE_FD, ..of_device(1) }
+    }
+
+    #[test]
+    fn a_node_is_refused_where_none_is() {
+        for location in [GPU_VMM_LOCATION_DEVICE, GPU_VMM_LOCATION_HOST] {
+            let failure =
+                Properties::read("test", Some(&Properties { location, node: 3, ..plain() })).unwrap_err();
+            assert_eq!(failure.status, GPU_VMM_INVALID_ARGUMENT);
+            assert!(failure.text.starts_with("test: node is 3, and "), "{}", failure.text);
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod lock;
 mod memory_kind;
 mod no_device;
 mod no_waits;
+mod numa;
 mod offset_range;
 mod operation;
 mod process;
@@ -48,6 +49,7 @@ pub use no_device::no_device;
 pub use no_waits::NoWaits;
 #[cfg(feature = "testkit")]
 pub use no_waits::{check_may_map, check_may_wait};
+pub use numa::missing_numa_node;
 pub use offset_range::OffsetRange;
 pub use operation::Operation;
 pub use process::Process;
