@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 const NAMESPACES: [&str; 6] = ["user", "mnt", "pid", "net", "ipc", "uts"];
-/// Set in the processes in containers: `exporter`, `importer`, or `later` in a time namespace.
+/// Set in the processes in containers: `exporter`, `importer`, `later` in a time namespace, or `masked` without `/proc`.
 const ROLE: &str = "CONTAINERS_ROLE";
 /// The folder that both share.
 const SHARED: &str = "CONTAINERS_FOLDER";
@@ -159,6 +159,37 @@ fn an_offer_passes_into_a_time_namespace() {
     command.args(["--ignored", "--exact", "an_offer_passes_into_a_time_namespace", "--nocapture"]);
     let output = command.env(ROLE, "later").env(SHARED, &folder).output().unwrap();
     fs::remove_dir_all(&folder).unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// Memory passes over a socket in a sandbox that hides `/proc`.
+#[test]
+#[ignore = "needs the right to create namespaces"]
+fn a_region_passes_without_proc() {
+    if std::env::var_os(ROLE).is_some() {
+        assert!(!Path::new("/proc/self").exists());
+        let region = region(&HostConfig::new().open().unwrap());
+        let (ours, theirs) = Channel::pair().unwrap();
+        let importer = std::thread::spawn(move || {
+            let backend = HostConfig::new().open().unwrap();
+            let options = ImportOptions::new().reserve(Bytes::mib(64));
+            let shared = options.receive(&backend, theirs).unwrap();
+            let mut text = [0; 17];
+            shared.region().read(Bytes(0), &mut text).unwrap();
+            shared.release(WaitFor::all_devices()).unwrap();
+            text
+        });
+        let mut exporter = Exporter::share(ours, &region).unwrap();
+        exporter.wait_released(SOON).unwrap();
+        assert_eq!(&importer.join().unwrap(), b"from the exporter");
+        return;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", "mount -t tmpfs none /proc && exec \"$0\" \"$@\""]);
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "a_region_passes_without_proc", "--nocapture"]);
+    let output = command.env(ROLE, "masked").output().unwrap();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }

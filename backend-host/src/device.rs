@@ -86,7 +86,7 @@ pub(crate) fn devices(config: &HostConfig) -> Result<Vec<Device>> {
     let device = |ordinal| Device {
         id: DeviceId(ordinal),
         name: format!("host memory {ordinal}"),
-        uuid: boot.map(|boot| uuid(boot, ordinal)),
+        uuid: Some(uuid(boot, ordinal)),
         total_memory,
         granularity,
         unusable: None,
@@ -106,10 +106,19 @@ pub(crate) fn host_granularity(config: &HostConfig) -> Result<Granularity> {
     })
 }
 
-/// Returns the kernel's identifier of this boot, the same in every process and container of this machine.
-fn boot_id() -> Option<u128> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
+/// Returns the kernel's identifier of this boot, the same in every process and container of this machine. In a sandbox without
+/// `/proc/sys`, a number made of the kernel's version: processes of other machines cannot import the memory in any case.
+fn boot_id() -> u128 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let id = text.and_then(|text| u128::from_str_radix(&text.trim().replace('-', ""), 16).ok());
+    id.unwrap_or_else(|| hash(rustix::system::uname().version().to_bytes()))
+}
+
+/// Returns the hash FNV-1a of a text.
+fn hash(text: &[u8]) -> u128 {
+    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    text.iter().fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
 }
 
 /// Returns the UUID of a device: memory can be shared with every host backend of this machine that has the same device number.
@@ -150,6 +159,12 @@ mod tests {
         drop(first);
         second.keep();
         assert_eq!(device_memory.info().free, Bytes(4));
+    }
+
+    /// The number that the hash's authors give for this text.
+    #[test]
+    fn a_text_has_its_hash() {
+        assert_eq!(hash(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
     }
 
     #[test]
