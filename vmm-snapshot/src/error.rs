@@ -1,7 +1,7 @@
 //! Errors of a snapshot's file.
 
-use gpu_vmm_core::ErrorKind;
 use gpu_vmm_core::extend::ExtensionError;
+use gpu_vmm_core::{AddressRange, ErrorKind};
 
 /// An error of a snapshot's file, returned by [`Error::extension`](gpu_vmm_core::Error::extension).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -27,17 +27,43 @@ pub enum SnapshotError {
         /// The newest version that this library reads.
         newest: u32,
     },
+    /// The addresses of a region are in use, and it may not lie elsewhere.
+    #[error(
+        "{path}: region {region}{} was at {was}, which {} uses now; free the addresses, or restore with `relocate`, which lets regions \
+         lie elsewhere",
+        tagged(tag), user.as_deref().unwrap_or("other code")
+    )]
+    AddressTaken {
+        /// The path of the file.
+        path: String,
+        /// The number of the region in the file, from zero on.
+        region: usize,
+        /// Its tag; empty if it has none.
+        tag: String,
+        /// The addresses.
+        was: AddressRange,
+        /// What is mapped there, as the kernel names it: a file, `[heap]`, or memory without a name. `None` if that is unknown.
+        user: Option<String>,
+    },
+}
+
+fn tagged(tag: &str) -> String {
+    if tag.is_empty() { String::new() } else { format!(" {tag:?}") }
 }
 
 impl ExtensionError for SnapshotError {
     fn kind(&self) -> ErrorKind {
-        ErrorKind::File
+        match self {
+            Self::Invalid { .. } | Self::Newer { .. } => ErrorKind::File,
+            Self::AddressTaken { .. } => ErrorKind::AddressTaken,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpu_vmm_core::{Address, Bytes};
 
     #[test]
     fn each_error_names_its_file() {
@@ -57,5 +83,23 @@ mod tests {
             let text = error.to_string();
             assert!(text.starts_with("a.snap ") && text.contains(word), "{text}");
         }
+    }
+
+    #[test]
+    fn taken_addresses_name_their_region_and_user() {
+        let was = AddressRange { base: Address(0x7000_0000), size: Bytes::mib(4) };
+        let text = |tag: &str, user: Option<&str>| {
+            let (tag, user) = (tag.to_owned(), user.map(str::to_owned));
+            let error = SnapshotError::AddressTaken { path: "a.snap".to_owned(), region: 3, tag, was, user };
+            assert_eq!(error.kind(), ErrorKind::AddressTaken);
+            error.to_string()
+        };
+        let known = text("weights", Some("/lib/libc.so"));
+        assert!(known.starts_with("a.snap: region 3 \"weights\" was at "), "{known}");
+        for word in ["4 MiB", "0x70000000", ", which /lib/libc.so uses now", "`relocate`"] {
+            assert!(known.contains(word), "{known}");
+        }
+        let unknown = text("", None);
+        assert!(unknown.contains("region 3 was at ") && unknown.contains("other code uses"), "{unknown}");
     }
 }

@@ -5,7 +5,6 @@
 //! through the staging ring; each block's checksum is verified. At the end each device gets its original access.
 #![allow(unsafe_code)] // the ring writes by address
 
-#[allow(unused_imports)] // named in documentation
 use crate::SnapshotError;
 use crate::chunks::{InPiece, Recent, Stream};
 use crate::plan::{Plan, PlannedRegion, plan};
@@ -52,7 +51,7 @@ impl Restore {
     /// [`Detail::Unsupported`] for memory that the target does not have, and for mappings and regions that do not fit its units;
     /// [`Detail::Unaligned`] for an address that is not aligned for the target.
     ///
-    /// Then [`Detail::AddressTaken`], unless regions [may be relocated](Restore::relocate); [`Detail::OutOfMemory`];
+    /// Then [`SnapshotError::AddressTaken`], unless regions [may be relocated](Restore::relocate); [`Detail::OutOfMemory`];
     /// [`SnapshotError::Invalid`] for a damaged block; [`Detail::File`]; or the driver's error. Everything created so far is
     /// released. If releasing fails too, the error is [`Detail::RollbackFailed`], and the rest stays allocated until the process
     /// ends.
@@ -66,7 +65,7 @@ impl Restore {
         let plan = plan(operation, backend, self, file.description())?;
         span!(Restore, regions = plan.regions.len());
         let mut regions = Vec::with_capacity(plan.regions.len());
-        let made = reserve_all(operation, backend, self, &plan, &mut regions)
+        let made = reserve_all(operation, file, backend, self, &plan, &mut regions)
             .and_then(|()| fill_all(operation, file, ring, &plan, &mut regions));
         match made {
             Ok(()) => {
@@ -81,6 +80,7 @@ impl Restore {
 /// Reserves the addresses of all regions. Regions with their original addresses come first, so that no other region takes these.
 fn reserve_all<B: Backend>(
     operation: Operation,
+    file: &SnapshotFile,
     backend: &B,
     options: &Restore,
     plan: &Plan,
@@ -95,8 +95,11 @@ fn reserve_all<B: Backend>(
         }
         let place = Placement::Exact(planned.was.base);
         match Region::with_settings(operation, backend, &planned.settings, place, &planned.reservations) {
-            Err(error) if matches!(error.detail(), Detail::AddressTaken { .. }) && options.may_relocate() => {
-                elsewhere.push((at, planned))
+            Err(error) if matches!(error.detail(), Detail::AddressTaken { .. }) => {
+                if !options.may_relocate() {
+                    return Err(taken(operation, file, at, planned));
+                }
+                elsewhere.push((at, planned));
             }
             Err(error) => return Err(error),
             Ok(region) => reserved.push((at, region)),
@@ -112,6 +115,29 @@ fn reserve_all<B: Backend>(
     reserved.sort_by_key(|(at, _)| *at);
     regions.extend(reserved.into_iter().map(|(_, region)| region));
     Ok(())
+}
+
+/// Returns the error of a region whose addresses are in use.
+fn taken(operation: Operation, file: &SnapshotFile, region: usize, planned: &PlannedRegion) -> Error {
+    let (path, tag) = (file.path().display().to_string(), planned.settings.tag.to_string());
+    let (was, user) = (planned.was, user_of(planned.was));
+    Error::of_extension(operation, SnapshotError::AddressTaken { path, region, tag, was, user })
+}
+
+/// Returns what the kernel says is mapped first in a range of addresses.
+fn user_of(range: AddressRange) -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    maps.lines().find_map(|line| {
+        let (addresses, name) = (line.split(' ').next()?, line.splitn(6, ' ').nth(5).unwrap_or("").trim());
+        let (begin, end) = addresses.split_once('-')?;
+        let [begin, end] = [begin, end].map(|address| u64::from_str_radix(address, 16).unwrap_or(0));
+        let is_there = begin < range.base.0 + range.size.0 && end > range.base.0;
+        let at = format!("at {begin:#x}..{end:#x}");
+        is_there.then(|| match name {
+            "" => format!("memory without a name {at}"),
+            name => format!("{name} {at}"),
+        })
+    })
 }
 
 /// Creates and maps the memory of all regions, and copies the contents.
