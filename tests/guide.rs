@@ -171,6 +171,19 @@ fn examples() -> Vec<(ErrorKind, Operation, Detail)> {
             Detail::ExceedsAddressSpace { size: B::gib(1 << 20), limit: B::gib(1 << 17) },
         ),
         (
+            ErrorKind::OutOfDescriptors,
+            Operation::ExportMemory,
+            Detail::OutOfDescriptors {
+                source: answer(
+                    "cuMemExportToShareableHandle",
+                    304,
+                    "CUDA_ERROR_OPERATING_SYSTEM",
+                    "OS call failed or operation not supported on this OS",
+                ),
+                context: "2 MiB of device 0".to_owned(),
+            },
+        ),
+        (
             ErrorKind::InvalidArgument,
             Operation::Unmap,
             Detail::PartialMapping { range: range(B::ZERO, B::mib(2)), mapping: range(B::ZERO, B::mib(64)) },

@@ -43,7 +43,7 @@ pub(crate) fn failed(operation: Operation, source: DriverError, context: String)
     } else if CuResult::CAPTURING.iter().any(|code| i64::from(code.0) == source.code) {
         Error::new(operation, Detail::Capturing { source: Some(source) })
     } else {
-        Error::new(operation, Detail::Driver { source, context })
+        Error::driver(operation, source, context)
     }
 }
 

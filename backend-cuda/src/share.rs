@@ -6,7 +6,7 @@
 use crate::driver::Opened;
 use crate::ffi::HANDLE_FILE_DESCRIPTOR;
 use crate::handle::{CudaHandle, ImportSource};
-use gpu_vmm_core::{Bytes, Detail, Error, Handle, HandleTypes, Operation, Properties, Result};
+use gpu_vmm_core::{Bytes, Detail, DriverError, Error, Handle, HandleTypes, Operation, Properties, Result};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{from_mut, without_provenance_mut};
 use std::sync::Arc;
@@ -76,9 +76,7 @@ pub(crate) unsafe fn owned(operation: Operation, fd: RawFd) -> Result<OwnedFd> {
 
 fn duplicate(operation: Operation, made: std::io::Result<OwnedFd>) -> Result<OwnedFd> {
     made.map_err(|error| {
-        Error::new(
-            operation,
-            Detail::Unsupported { reason: format!("the descriptor cannot be duplicated: {error}") },
-        )
+        let source = DriverError::system("fcntl(F_DUPFD_CLOEXEC)", &error);
+        Error::driver(operation, source, "a file descriptor of exported memory")
     })
 }

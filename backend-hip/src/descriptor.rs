@@ -63,8 +63,5 @@ unsafe fn is_kept(driver: &Driver, first: c_int, export: impl Fn() -> Result<c_i
 /// Returns the error of a system call on a descriptor.
 pub(crate) fn system(operation: Operation, call: &'static str, error: &io::Error) -> Error {
     let source = DriverError::system(call, error);
-    Error::new(
-        operation,
-        Detail::Driver { source, context: "a file descriptor of exported memory".to_owned() },
-    )
+    Error::driver(operation, source, "a file descriptor of exported memory")
 }

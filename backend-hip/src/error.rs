@@ -84,7 +84,7 @@ impl Driver {
             } else if is_capture(source.code) {
                 Error::new(operation, Detail::Capturing { source: Some(source) })
             } else {
-                Error::new(operation, Detail::Driver { source, context: context() })
+                Error::driver(operation, source, context())
             }
         })
     }

@@ -7,7 +7,7 @@
 use crate::PeerError;
 use crate::codec::{self, Header, Nonce, TO_ANYBODY};
 use crate::message::Message;
-use crate::socket::{self, Packet, Wait};
+use crate::socket::{self, Cut, Packet, Wait};
 use crate::{Allowed, Credentials};
 use gpu_vmm_core::extend::system::{failed, refusal};
 use gpu_vmm_core::{Detail, Error, Operation, Result};
@@ -42,7 +42,8 @@ const GREETING: &str = "greeting from the other process";
 /// that share the socket. Every wait has a limit of 30 seconds, which [`set_wait`](Self::set_wait) changes.
 ///
 /// ```
-/// use gpu_vmm_share::Channel;
+/// # mod gpu_vmm { pub use gpu_vmm_share as share; }
+/// use gpu_vmm::share::Channel;
 ///
 /// let (ours, theirs) = Channel::pair()?;
 /// assert_eq!(ours.peer().pid, std::process::id());
@@ -263,7 +264,7 @@ impl Channel {
     /// Returns the peer's nonce, after both have greeted.
     fn greeted(&mut self, wait: &Wait) -> Result<Nonce> {
         if let Some(why) = &self.broken {
-            let why = format!("an earlier message was invalid, so no more are accepted: {why}");
+            let why = format!("an earlier message was not accepted, so no later one is: {why}");
             return Err(Error::of_extension(wait.operation, PeerError::BadMessage { why }));
         }
         if self.moved.take_if(|moved| moved.load(Ordering::Acquire)).is_some() {
@@ -310,7 +311,16 @@ impl Channel {
         let Packet { bytes, fds, cut } = socket::receive(self.socket.as_fd(), wait)?;
         let descriptors = u16::try_from(fds.len()).unwrap_or(u16::MAX);
         let expected = Header { descriptors, nonce, sequence: self.received };
-        let message = cut.map_or_else(|| codec::decode(&bytes, expected), Err);
+        let message = match cut {
+            None => codec::decode(&bytes, expected),
+            Some(Cut::TooLarge(why)) => Err(why),
+            Some(Cut::NoDescriptors { received }) => {
+                let context = format!("{received} of the descriptors of a message were received");
+                let error = failed(wait.operation, "recvmsg", Errno::MFILE, context);
+                self.refuse(wait.operation, error.to_string());
+                return Err(error);
+            }
+        };
         let message = message.map_err(|why| self.refuse(wait.operation, why))?;
         self.received += 1;
         Ok((message, fds))

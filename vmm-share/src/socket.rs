@@ -103,8 +103,17 @@ pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
     /// Closed on exec, and when dropped.
     pub(crate) fds: Vec<OwnedFd>,
-    /// The reason why the packet is incomplete or too large, if it is.
-    pub(crate) cut: Option<String>,
+    /// What is wrong with the packet, if it is incomplete or too large.
+    pub(crate) cut: Option<Cut>,
+}
+
+/// Why a packet is incomplete or too large.
+#[derive(Debug)]
+pub(crate) enum Cut {
+    /// Its sender has made it too large.
+    TooLarge(String),
+    /// This process has no room for all of its descriptors.
+    NoDescriptors { received: usize },
 }
 
 /// Waits for a packet.
@@ -157,16 +166,16 @@ pub(crate) fn is_at_end(socket: BorrowedFd<'_>) -> bool {
     poll(&mut ask, Some(&now)).is_ok_and(|ends| ends != 0)
 }
 
-/// Returns the reason why a packet is incomplete or too large, if it is.
-fn cut(flags: ReturnFlags, came: usize) -> Option<String> {
+/// Returns what is wrong with a packet, if it is incomplete or too large.
+fn cut(flags: ReturnFlags, received: usize) -> Option<Cut> {
     if flags.contains(ReturnFlags::TRUNC) {
-        Some(format!("it is longer than {MAX_BYTES} bytes"))
-    } else if came > MAX_DESCRIPTORS || flags.contains(ReturnFlags::CTRUNC) {
-        // For alignment, the space holds more than `MAX_DESCRIPTORS`.
-        Some(format!(
-            "{came} of its descriptors were received: it had more than {MAX_DESCRIPTORS}, or this process has reached \
-             RLIMIT_NOFILE"
-        ))
+        Some(Cut::TooLarge(format!("it is longer than {MAX_BYTES} bytes")))
+    } else if received > MAX_DESCRIPTORS || received == MAX_DESCRIPTORS && flags.contains(ReturnFlags::CTRUNC)
+    {
+        // For alignment, the space may hold more than `MAX_DESCRIPTORS`.
+        Some(Cut::TooLarge(format!("it has more than {MAX_DESCRIPTORS} descriptors")))
+    } else if flags.contains(ReturnFlags::CTRUNC) {
+        Some(Cut::NoDescriptors { received })
     } else {
         None
     }

@@ -282,7 +282,10 @@ fn failed_duplication_error_names_the_size() {
         let import = || unsafe { host.import(fd.as_fd(), GRANULE, &shareable) }.map(drop);
         let refused = |error: &Error, operation, call, name| {
             assert_answer(error, call, name);
-            let Detail::Driver { context, .. } = error.detail() else { panic!("{error}") };
+            let (Detail::Driver { context, .. } | Detail::OutOfDescriptors { context, .. }) = error.detail()
+            else {
+                panic!("{error}")
+            };
             assert_eq!((error.operation(), &**context), (operation, "2 MiB"));
         };
         // Of the numbers of the calls that this backend makes, only the duplication's has this bit.

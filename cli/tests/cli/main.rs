@@ -195,7 +195,7 @@ fn device_limits_are_errors_with_numbers() {
         (vec!["--device", "7"], "device 7 does not exist; the host backend has 1"),
         (
             vec!["--reserve", "200TiB"],
-            "reserve: 200 TiB of addresses exceed the address space of a process (128 TiB)",
+            "reserve: 200 TiB of addresses exceeds the address space of a process (128 TiB)",
         ),
         (vec!["--at", "0x1001"], "address 0x1001 is not a multiple of the granularity (2 MiB)"),
     ] {

@@ -526,6 +526,9 @@ typedef void (*gpu_vmm_torch_visit)(void*, const gpu_vmm_torch_block*);
 // The path is a stale socket: the process that listened there is gone.
 #define GPU_VMM_STALE_SOCKET 27
 
+// The process has as many open files as RLIMIT_NOFILE allows.
+#define GPU_VMM_OUT_OF_DESCRIPTORS 28
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus

@@ -66,6 +66,8 @@ pub const GPU_VMM_TIMED_OUT: Status = 25;
 pub const GPU_VMM_NO_LISTENER: Status = 26;
 /// The path is a stale socket: the process that listened there is gone.
 pub const GPU_VMM_STALE_SOCKET: Status = 27;
+/// The process has as many open files as RLIMIT_NOFILE allows.
+pub const GPU_VMM_OUT_OF_DESCRIPTORS: Status = 28;
 
 /// An error as the caller sees it: its status code and its text.
 #[derive(Clone, Debug)]
@@ -97,6 +99,7 @@ fn of(error: &Error) -> Status {
     match error.kind() {
         ErrorKind::OutOfMemory => GPU_VMM_OUT_OF_MEMORY,
         ErrorKind::OutOfAddressSpace => GPU_VMM_OUT_OF_ADDRESS_SPACE,
+        ErrorKind::OutOfDescriptors => GPU_VMM_OUT_OF_DESCRIPTORS,
         ErrorKind::InvalidArgument => GPU_VMM_INVALID_ARGUMENT,
         ErrorKind::Unaligned => GPU_VMM_UNALIGNED,
         ErrorKind::OutOfRange => GPU_VMM_OUT_OF_RANGE,

@@ -27,6 +27,7 @@ from .errors import (
     NotInstalled,
     NotMapped,
     OutOfAddressSpace,
+    OutOfDescriptors,
     OutOfMemory,
     OutOfRange,
     PeerError,
@@ -47,7 +48,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessDenied", "AddressTaken", "AlreadyMapped", "Backend", "BackendInfo", "Block", "BlockInfo", "Busy", "DTypeLike",
     "DTypeName", "DeviceLost", "DeviceVec", "DriverError", "Error", "Exiting", "FileError", "Forked", "InternalError",
-    "InvalidArgument", "NoListener", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddressSpace",
+    "InvalidArgument", "NoListener", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddressSpace", "OutOfDescriptors",
     "OutOfMemory", "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats",
     "ReadOnlyVec", "StaleSocket", "Status", "Suspended", "TimedOut", "Unaligned", "Unsupported", "cupy", "open", "results",
     "torch", "vmm",

@@ -37,6 +37,7 @@ class Status(Number):
     TIMED_OUT = 25
     NO_LISTENER = 26
     STALE_SOCKET = 27
+    OUT_OF_DESCRIPTORS = 28
 
 
 class Error(RuntimeError):
@@ -210,12 +211,19 @@ class StaleSocket(PeerError):
     status: int = Status.STALE_SOCKET
 
 
+class OutOfDescriptors(Error):
+    """The process has as many open files as ``RLIMIT_NOFILE`` allows."""
+
+    status: int = Status.OUT_OF_DESCRIPTORS
+
+
 _BY_STATUS: Dict[int, Type[Error]] = {
     int(kind.status): kind
     for kind in (
         InvalidArgument, OutOfMemory, OutOfAddressSpace, Unsupported, NotFound, Suspended, FileError, Busy, Forked,
         DeviceLost, DriverError, InternalError, Unaligned, OutOfRange, AlreadyMapped, NotMapped, AddressTaken, NoSuchDevice,
         PeerUnreachable, AccessDenied, Poisoned, PeerError, Exiting, TimedOut, NoListener, StaleSocket,
+        OutOfDescriptors,
     )
 }  # fmt: skip
 

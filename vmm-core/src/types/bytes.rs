@@ -8,11 +8,20 @@ use std::str::FromStr;
 /// Prints in the largest binary unit that divides the amount, and parses the same text:
 ///
 /// ```
-/// use gpu_vmm_core::Bytes;
+/// # use gpu_vmm_core as gpu_vmm;
+/// use gpu_vmm::Bytes;
 /// assert_eq!(Bytes::mib(2).to_string(), "2 MiB");
 /// assert_eq!(Bytes(1000).to_string(), "1000 B");
 /// assert_eq!("1.5GiB".parse::<Bytes>()?, Bytes::mib(1536));
 /// # Ok::<(), gpu_vmm_core::ParseBytesError>(())
+/// ```
+///
+/// The alternate form is for people: with more than four digits, the size in the largest unit that it fills, to one decimal.
+///
+/// ```
+/// # use gpu_vmm_core::Bytes;
+/// let memory = Bytes::mib(24_104);
+/// assert_eq!((format!("{memory}"), format!("{memory:#}")), ("24104 MiB".to_owned(), "23.5 GiB".to_owned()));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Bytes(pub u64);
@@ -166,13 +175,21 @@ impl fmt::Display for Bytes {
             .into_iter()
             .find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit))
             .unwrap_or(("B", 1));
-        f.pad(&format!("{} {name}", self.0 / unit))
+        let exact = format!("{} {name}", self.0 / unit);
+        let digits = exact.bytes().take_while(u8::is_ascii_digit).count();
+        match UNITS.into_iter().find(|(_, unit)| self.0 >= *unit) {
+            Some((name, unit)) if f.alternate() && digits > 4 => {
+                f.pad(&format!("{:.1} {name}", self.0 as f64 / unit as f64))
+            }
+            _ => f.pad(&exact),
+        }
     }
 }
 
 impl fmt::Debug for Bytes {
+    /// Prints the exact size, also in the alternate form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        f.pad(&self.to_string())
     }
 }
 
@@ -236,6 +253,22 @@ mod tests {
         ] {
             assert_eq!(bytes.to_string(), text);
             assert_eq!(text.parse(), Ok(bytes));
+        }
+    }
+
+    #[test]
+    fn sizes_for_people_are_short() {
+        for (bytes, text) in [
+            (Bytes::gib(64), "64 GiB"),
+            (Bytes(25_250_000_896), "23.5 GiB"),
+            (Bytes(1_000_001), "976.6 KiB"),
+            (Bytes(50_171), "49.0 KiB"),
+            (Bytes(1536), "1536 B"),
+            (Bytes::mib(1536), "1536 MiB"),
+            (Bytes(u64::MAX), "16777216.0 TiB"),
+        ] {
+            assert_eq!(format!("{bytes:#}"), text);
+            assert_eq!(format!("{bytes:#?}"), bytes.to_string());
         }
     }
 

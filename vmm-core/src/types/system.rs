@@ -3,7 +3,7 @@
 //! For backends that make system calls, and for the system calls of this crate.
 
 use crate::types::errno::{explanation, mapping_limit, name};
-use crate::types::{Bytes, Detail, DriverError, Error, Operation, out_of_addresses};
+use crate::types::{Bytes, DriverError, Error, Operation, out_of_addresses};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -28,10 +28,10 @@ pub fn refusal(call: &'static str, errno: Errno, description: impl Into<Cow<'sta
 /// Creates the error of an operation whose system call failed with `errno`. `context` states the arguments of the call.
 #[must_use]
 pub fn failed(operation: Operation, call: &'static str, errno: Errno, context: impl Display) -> Error {
-    Error::new(operation, Detail::Driver { source: answer(call, errno), context: context.to_string() })
+    Error::driver(operation, answer(call, errno), context)
 }
 
-/// Creates the error of a reservation of `size` that the kernel refused with `errno`: [`Detail::OutOfAddresses`] if no room is left,
+/// Creates the error of a reservation of `size` that the kernel refused with `errno`: [`OutOfAddresses`](crate::Detail::OutOfAddresses) if no room is left,
 /// unless the process has as many mappings as the kernel allows.
 #[must_use]
 pub fn reservation_failed(

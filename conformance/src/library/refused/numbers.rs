@@ -56,7 +56,7 @@ fn more_than_the_device<B: TestKit>(subject: &Subject<B>) {
     refused!(
         PhysicalMemory::create(&subject.backend, too_much, on),
         Detail::ExceedsDevice { .. },
-        format!("{too_much} exceeds the memory of {} ({total})", subject.device)
+        format!("{too_much} exceeds the memory of {} ({total:#})", subject.device)
     );
     refused!(PhysicalMemory::create(&subject.backend, Bytes(u64::MAX), on), Detail::ExceedsDevice { .. });
     let builder = Region::builder(&subject.backend).on(subject.device).reserve(total + total);

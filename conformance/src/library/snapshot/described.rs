@@ -92,7 +92,7 @@ fn more_than_the_device_has<B: TestKit>(subject: &Subject<B>) {
     let file = described(subject, &folder, five);
     let requested = Bytes(5 * piece.0);
     let answer = Restore::new().regions(&file, &ring(&subject.backend));
-    refused!(@Restore answer, Detail::ExceedsDevice { .. }, requested, total);
+    refused!(@Restore answer, Detail::ExceedsDevice { .. }, requested, format!("{total:#}"));
 }
 
 fn between_the_devices_units<B: TestKit>(subject: &Subject<B>) {

@@ -11,6 +11,8 @@ impl Detail {
             | Self::BudgetExhausted { .. }
             | Self::BackingStoreFull { .. } => ErrorKind::OutOfMemory,
             Self::ExceedsAddressSpace { .. } | Self::OutOfAddresses { .. } => ErrorKind::OutOfAddressSpace,
+            Self::OutOfDescriptors { .. } => ErrorKind::OutOfDescriptors,
+            Self::File { source, .. } if source.is_out_of_descriptors() => ErrorKind::OutOfDescriptors,
             Self::ZeroSize
             | Self::BadAlignment { .. }
             | Self::Overflow { .. }
@@ -179,7 +181,7 @@ mod tests {
                     budget: Bytes::mib(18),
                 },
                 ErrorKind::OutOfMemory,
-                &["6 MiB exceed", "budget of 18 MiB", "14 MiB held", "4 MiB of them free"],
+                &["6 MiB exceeds", "budget of 18 MiB", "14 MiB held", "4 MiB of them free"],
             ),
             (Detail::Unsupported { reason: why() }, ErrorKind::Unsupported, &["not supported: because"]),
             (
@@ -206,7 +208,8 @@ mod tests {
         let (one, two) = (|| "one".to_owned(), || "two".to_owned());
         let source = || DriverError { call: "call", code: 7, name: "NAME".into(), description: "why".into() };
         let error = |detail| Error::new(Operation::Unmap, detail);
-        let rows: [(Detail, ErrorKind, &[&str]); 31] = [
+        let full = DriverError { name: "EMFILE".into(), ..source() };
+        let rows: [(Detail, ErrorKind, &[&str]); 33] = [
             (
                 Detail::OutOfMemory {
                     device: D,
@@ -217,6 +220,16 @@ mod tests {
                 },
                 ErrorKind::OutOfMemory,
                 &["device 5", "requested 14 MiB", "free 6 MiB of 22 MiB", "NAME (7): why"],
+            ),
+            (
+                Detail::OutOfDescriptors { source: source(), context: one() },
+                ErrorKind::OutOfDescriptors,
+                &["call answered NAME (7): why (one)", "no descriptor left", "ulimit -n"],
+            ),
+            (
+                Detail::File { path: one(), source: full },
+                ErrorKind::OutOfDescriptors,
+                &["one: call answered EMFILE (7)"],
             ),
             (
                 Detail::BackingStoreFull { needed: B, free: A, capacity: Bytes::mib(22) },

@@ -63,7 +63,7 @@ pub enum Detail {
         source: DriverError,
     },
     /// A reservation larger than the address space.
-    #[error("{size} of addresses exceed the address space of a process ({limit})")]
+    #[error("{size} of addresses exceeds the address space of a process ({limit})")]
     ExceedsAddressSpace {
         /// The requested size.
         size: Bytes,
@@ -71,7 +71,7 @@ pub enum Detail {
         limit: Bytes,
     },
     /// A request for more memory than the device has in total.
-    #[error("the requested {requested} exceeds the memory of {device} ({total})")]
+    #[error("the requested {requested} exceeds the memory of {device} ({total:#})")]
     ExceedsDevice {
         /// The requested size.
         requested: Bytes,
@@ -283,7 +283,7 @@ pub enum Detail {
         existing: String,
     },
     /// A request for more memory than the device has free.
-    #[error("{device} is out of memory (requested {requested}, free {free} of {total}): {source}")]
+    #[error("{device} is out of memory (requested {requested}, free {free:#} of {total:#}): {source}")]
     OutOfMemory {
         /// The device.
         device: DeviceId,
@@ -298,7 +298,7 @@ pub enum Detail {
     },
     /// More pages than the budget of a [`PageList`](crate::PageList) allows.
     #[error(
-        "{requested} exceed the page list's budget of {budget}, with {held} held, {free} of them free; drop pages or raise the \
+        "{requested} exceeds the page list's budget of {budget}, with {held} held, {free} of them free; drop pages or raise the \
          budget"
     )]
     BudgetExhausted {
@@ -490,6 +490,17 @@ pub enum Detail {
     DriverContractViolated {
         /// What the driver did.
         what: String,
+    },
+    /// A call of a driver or the operating system that failed while the process had as many open files as `RLIMIT_NOFILE` allows. Drivers
+    /// need descriptors, and have no code for their lack.
+    #[error(
+        "{source} ({context}); the process has no descriptor left: close some files, or raise RLIMIT_NOFILE (ulimit -n)"
+    )]
+    OutOfDescriptors {
+        /// The driver's error.
+        source: DriverError,
+        /// The arguments of the call.
+        context: String,
     },
     /// Any other error of a driver or of the operating system.
     #[error("{source} ({context})")]

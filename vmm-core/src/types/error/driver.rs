@@ -37,6 +37,11 @@ impl DriverError {
         Self { call, code, description: text.to_owned().into(), name: name.into() }
     }
 
+    /// Returns true for `EMFILE`, which the operating system returns if the process has no descriptor left.
+    pub(super) fn is_out_of_descriptors(&self) -> bool {
+        self.name == "EMFILE"
+    }
+
     fn text(&self) -> String {
         if self.description.is_empty() { String::new() } else { format!(": {}", self.description) }
     }

@@ -11,6 +11,8 @@ pub enum ErrorKind {
     OutOfMemory,
     /// The process has too few free addresses. Reserve less, drop other reservations, or raise the limit that the text names.
     OutOfAddressSpace,
+    /// The process has as many open files as `RLIMIT_NOFILE` allows. Close some, or raise the limit.
+    OutOfDescriptors,
     /// An argument that no state of the program makes valid, such as a size of zero. Correct the call.
     InvalidArgument,
     /// A size, offset or address that is not a multiple of the granularity. Round it.
@@ -66,6 +68,7 @@ impl ErrorKind {
         match self {
             Self::OutOfMemory => "out of memory",
             Self::OutOfAddressSpace => "out of address space",
+            Self::OutOfDescriptors => "out of descriptors",
             Self::InvalidArgument => "invalid argument",
             Self::Unaligned => "unaligned",
             Self::OutOfRange => "out of range",
@@ -110,6 +113,7 @@ mod tests {
         let all = [
             OutOfMemory,
             OutOfAddressSpace,
+            OutOfDescriptors,
             InvalidArgument,
             Unaligned,
             OutOfRange,

@@ -15,7 +15,7 @@ pub use driver::{DriverError, LoadAttempt};
 pub use extension::ExtensionError;
 pub use kind::ErrorKind;
 
-use crate::types::{AddressRange, Operation};
+use crate::types::Operation;
 use std::any::Any;
 use std::convert::Infallible;
 use std::fmt;
@@ -30,7 +30,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Programs that need the numbers match on the [`detail`](Self::detail).
 ///
 /// ```
-/// use gpu_vmm_core::{Bytes, Detail, Error, ErrorKind, OffsetRange, Operation};
+/// # use gpu_vmm_core as gpu_vmm;
+/// use gpu_vmm::{Bytes, Detail, Error, ErrorKind, OffsetRange, Operation};
 ///
 /// let range = OffsetRange { offset: Bytes::mib(6), length: Bytes::mib(4) };
 /// let error = Error::new(Operation::Unmap, Detail::OutOfRange { range, limit: Bytes::mib(8) });
@@ -106,10 +107,16 @@ impl Error {
         }
     }
 
-    /// Creates a [`Detail::Driver`] error, with the address range of the call as its context.
+    /// Creates the error of a call of a driver or the operating system: [`Detail::OutOfDescriptors`] if the process has no descriptor
+    /// left, and otherwise [`Detail::Driver`]. `context` states the arguments of the call.
     #[must_use]
-    pub fn driver(operation: Operation, source: DriverError, range: AddressRange) -> Self {
-        Self::new(operation, Detail::Driver { source, context: range.to_string() })
+    pub fn driver(operation: Operation, source: DriverError, context: impl fmt::Display) -> Self {
+        let context = context.to_string();
+        let detail = match source.is_out_of_descriptors() || has_no_descriptor_left() {
+            true => Detail::OutOfDescriptors { source, context },
+            false => Detail::Driver { source, context },
+        };
+        Self::new(operation, detail)
     }
 
     /// Combines this error with the error of the rollback that it caused, as [`Detail::RollbackFailed`].
@@ -127,6 +134,7 @@ impl Error {
             | Detail::DeviceLost { source, .. }
             | Detail::File { source, .. }
             | Detail::Driver { source, .. }
+            | Detail::OutOfDescriptors { source, .. }
             | Detail::Capturing { source: Some(source), .. } => Some(source),
             Detail::RollbackFailed { error: source, .. } | Detail::AddressesLost { source, .. } => {
                 source.driver_error()
@@ -135,6 +143,17 @@ impl Error {
             _ => None,
         }
     }
+}
+
+/// Returns true if the process has as many open files as `RLIMIT_NOFILE` allows.
+fn has_no_descriptor_left() -> bool {
+    #[cfg(unix)]
+    {
+        use rustix::event::{EventfdFlags, eventfd};
+        eventfd(0, EventfdFlags::CLOEXEC).is_err_and(|errno| errno == rustix::io::Errno::MFILE)
+    }
+    #[cfg(not(unix))]
+    false
 }
 
 impl From<Infallible> for Error {
@@ -172,7 +191,7 @@ impl std::error::Error for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Address, Bytes, DeviceId};
+    use crate::types::{Address, AddressRange, Bytes, DeviceId};
 
     #[test]
     fn an_error_is_one_pointer_wide() {

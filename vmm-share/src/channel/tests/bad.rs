@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::PeerError;
-use gpu_vmm_core::Operation;
+use gpu_vmm_core::{ErrorKind, Operation};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::AsRawFd;
 
@@ -64,8 +64,13 @@ fn assert_refused(mut channel: Channel, other: &OwnedFd, part: &str) {
     let error = receive(&mut channel).unwrap_err();
     let Some(PeerError::BadMessage { why, .. }) = error.extension() else { panic!("{part:?}: {error}") };
     assert!(why.contains(part), "{part:?} is missing in {why:?}");
+    assert_ended(channel, other, why);
+}
+
+#[track_caller]
+fn assert_ended(mut channel: Channel, other: &OwnedFd, why: &str) {
     // Every later call fails with the same reason, and the other side sees the end of the channel.
-    let why = format!("an earlier message was invalid, so no more are accepted: {why}");
+    let why = format!("an earlier message was not accepted, so no later one is: {why}");
     for error in [
         receive(&mut channel).unwrap_err(),
         channel.send(Operation::Publish, &Message::End, &[]).unwrap_err(),
@@ -122,7 +127,7 @@ fn more_descriptors_than_fit_are_all_closed() {
             packet[DESCRIPTORS_AT..NONCE_AT].copy_from_slice(&(count as u16).to_le_bytes());
             let packet = [rustix::io::IoSlice::new(&packet)];
             rustix::net::sendmsg(&other, &packet, &mut control, rustix::net::SendFlags::empty()).unwrap();
-            assert_refused(channel, &other, "it had more than 128");
+            assert_refused(channel, &other, "it has more than 128 descriptors");
             tracer.assert_closed_elsewhere();
         }
     });
@@ -131,7 +136,7 @@ fn more_descriptors_than_fit_are_all_closed() {
 #[test]
 fn descriptors_without_room_are_all_closed() {
     alone(|| {
-        let (channel, other) = greeted_channel_and_socket();
+        let (mut channel, other) = greeted_channel_and_socket();
         let tracer = Tracer::new();
         let fds = vec![tracer.writing.as_fd(); 8];
         put(&other, &codec::encode(&revision(5), channel.ours, 1, fds.len()).unwrap(), &fds);
@@ -139,7 +144,16 @@ fn descriptors_without_room_are_all_closed() {
         let next = rustix::io::dup(&other).unwrap().as_raw_fd().unsigned_abs();
         let limit = Rlimit { current: Some(u64::from(next) + 3), ..getrlimit(Resource::Nofile) };
         setrlimit(Resource::Nofile, limit).unwrap();
-        assert_refused(channel, &other, "RLIMIT_NOFILE");
+        // The other process has done nothing wrong.
+        let error = receive(&mut channel).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(
+            (error.operation(), error.kind()),
+            (Operation::Receive, ErrorKind::OutOfDescriptors),
+            "{text}"
+        );
+        assert!(text.contains("3 of the descriptors") && text.contains("RLIMIT_NOFILE"), "{text}");
+        assert_ended(channel, &other, &text);
         tracer.assert_closed_elsewhere();
     });
 }
