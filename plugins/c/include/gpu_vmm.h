@@ -189,6 +189,10 @@ typedef struct gpu_vmm_listener gpu_vmm_listener;
 // Calls of several threads run at the same time.
 typedef struct gpu_vmm_offer gpu_vmm_offer;
 
+// A list of free pages: physical memory in pieces of one size. All pages together, free and in use, are at most its budget. A page
+// returns to the list when no region maps it and no object names it any more. Calls of several threads run at the same time.
+typedef struct gpu_vmm_page_list gpu_vmm_page_list;
+
 // Physical memory of one device. Several objects can share one memory: the device gets it back when all are released and no region
 // maps it. Calls of several threads run at the same time.
 typedef struct gpu_vmm_physical gpu_vmm_physical;
@@ -1048,6 +1052,80 @@ gpu_vmm_status gpu_vmm_followed_write(const gpu_vmm_followed *followed,
                                       const void *from,
                                       uint64_t size);
 
+// Maps the memory of the first `length` bytes of a region in the region `into` as well, at the same offsets. No byte is copied. Both
+// regions may only read the part then, until gpu_vmm_region_make_private: work that writes through a tensor of it is a fault. The part
+// must consist of whole mappings without a hole, and nothing may be mapped there in `into`. The call waits for the devices that may
+// write it.
+//
+// Returns GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED, GPU_VMM_ALREADY_MAPPED, GPU_VMM_SUSPENDED, GPU_VMM_BUSY for a
+// capture, and GPU_VMM_INVALID_ARGUMENT for the same region twice, for a part of a mapping or for regions of two backends. Both regions
+// are then as before.
+//
+// # Safety
+//
+// `region` and `into` are null or regions.
+gpu_vmm_status gpu_vmm_region_fork(const gpu_vmm_region *region,
+                                   uint64_t length,
+                                   const gpu_vmm_region *into);
+
+// Gives a range memory of its own, with the same contents: devices that could read it may write it afterwards. Memory with another
+// holder is copied by its device into a page of `pages`, or into new memory if `pages` is null or its pages have another size or other
+// properties. The copy is mapped in its place. Other memory stays. `bytes` receives the size of the copies; it may be null. The range must consist of whole mappings without a
+// hole. Tensors of the region stay valid. The call waits for the devices.
+//
+// Returns GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED, GPU_VMM_OUT_OF_MEMORY, GPU_VMM_OUT_OF_ADDRESS_SPACE,
+// GPU_VMM_SUSPENDED, GPU_VMM_INVALID_ARGUMENT for a part of a mapping, and GPU_VMM_BUSY for a capture or if an observer refuses. What
+// was copied before such an error stays private, and a second call does the rest.
+//
+// # Safety
+//
+// `region` is null or a region. `pages` is null or a list of pages. `bytes` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_region_make_private(const gpu_vmm_region *region,
+                                           uint64_t offset,
+                                           uint64_t length,
+                                           const gpu_vmm_page_list *pages,
+                                           uint64_t *bytes);
+
+// Returns the number of holders of the memory that is mapped at an offset: objects of gpu_vmm_physical, and mappings, this one
+// included. All suspended regions that share the memory count as one. Another thread can change the number at any time.
+//
+// Returns GPU_VMM_NOT_MAPPED if nothing is mapped there, and GPU_VMM_SUSPENDED.
+//
+// # Safety
+//
+// `region` is null or a region. `holders` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_region_holders(const gpu_vmm_region *region,
+                                      uint64_t offset,
+                                      uint64_t *holders);
+
+// Returns the number of holders of physical memory: objects, this one included, and mappings. All suspended regions that share the
+// memory count as one. Another thread can change the number at any time.
+//
+// # Safety
+//
+// `physical` is null or physical memory. `holders` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_physical_holders(const gpu_vmm_physical *physical,
+                                        uint64_t *holders);
+
+// Suspends a region, as gpu_vmm_region_suspend does, whose memory others may hold: another region, an object of gpu_vmm_physical or
+// another process. Memory with such a holder stays, the region keeps it, and the resume maps it again. When suspended regions alone
+// hold it, it is saved once for all and released: when the last of them is suspended by this function, or when this function is called
+// again for a suspended region after the others have let go of it. The first region that resumes restores it for all.
+//
+// Pages of a gpu_vmm_page_list return to their list. `bytes` receives the number of bytes that the call has released, and `stayed` the
+// number of bytes that others hold; each may be null. A null `keep` discards the region's own contents and keeps shared memory.
+//
+// Returns the statuses of gpu_vmm_region_suspend, but not GPU_VMM_BUSY for memory with other holders.
+//
+// # Safety
+//
+// `region` is null or a region. `keep` is null or a string. `bytes` and `stayed` are null or point to a writable number each.
+gpu_vmm_status gpu_vmm_region_suspend_shared(const gpu_vmm_region *region,
+                                             const char *keep,
+                                             bool force,
+                                             uint64_t *bytes,
+                                             uint64_t *stayed);
+
 // Maps physical memory as a whole at an offset. No device has access yet. The same memory can be mapped several times. CUDA:
 // cuMemMap; HIP: hipMemMap.
 //
@@ -1143,6 +1221,84 @@ gpu_vmm_status gpu_vmm_region_on_backing_change(const gpu_vmm_region *region,
 // `region` is null or a region.
 gpu_vmm_status gpu_vmm_region_remove_observer(const gpu_vmm_region *region, uint64_t id);
 
+// Creates an empty list of pages of at least `page` bytes, rounded up to the granularity. All its pages take at most `budget` bytes.
+// Null properties mean the default. Free the list with gpu_vmm_page_list_free.
+//
+// Returns GPU_VMM_INVALID_ARGUMENT for a page of 0 bytes, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_OUT_OF_MEMORY for a page that exceeds the
+// device's memory, or GPU_VMM_UNSUPPORTED if the driver has no such memory.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `properties` is null or points to properties. `pages` is null or points to a writable
+// pointer.
+gpu_vmm_status gpu_vmm_page_list_new(const gpu_vmm_backend *backend,
+                                     const gpu_vmm_properties *properties,
+                                     uint64_t page,
+                                     uint64_t budget,
+                                     gpu_vmm_page_list **pages);
+
+// Frees a list: its free pages return to the device now, and pages in use when they are no longer used. Null does nothing.
+//
+// # Safety
+//
+// `pages` is null or comes from gpu_vmm_page_list_new, and was not freed yet.
+void gpu_vmm_page_list_free(gpu_vmm_page_list *pages);
+
+// Returns the size of a page, and the sizes of all pages, of the free pages and of the budget. Each may be null.
+//
+// # Safety
+//
+// `pages` is null or a list. `page`, `held`, `free` and `budget` are null or point to a writable number each.
+gpu_vmm_status gpu_vmm_page_list_sizes(const gpu_vmm_page_list *pages,
+                                       uint64_t *page,
+                                       uint64_t *held,
+                                       uint64_t *free,
+                                       uint64_t *budget);
+
+// Changes the budget. Free pages beyond it return to the device now, and pages in use when they are no longer used.
+//
+// # Safety
+//
+// `pages` is null or a list.
+gpu_vmm_status gpu_vmm_page_list_set_budget(const gpu_vmm_page_list *pages, uint64_t budget);
+
+// Takes one page out of the list, a free one or a new one. It keeps the bytes of its last owner. Release it with
+// gpu_vmm_physical_release.
+//
+// Returns GPU_VMM_OUT_OF_MEMORY if the budget is exhausted or the device has no more memory.
+//
+// # Safety
+//
+// `pages` is null or a list. `physical` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_page_list_take(const gpu_vmm_page_list *pages, gpu_vmm_physical **physical);
+
+// Grows a region in place to at least `size` bytes, as gpu_vmm_region_grow does, with pages of a list. Pages keep the bytes of their
+// last owner.
+//
+// Returns GPU_VMM_OUT_OF_MEMORY if the budget is exhausted or the device has no more memory, GPU_VMM_OUT_OF_ADDRESS_SPACE,
+// GPU_VMM_UNALIGNED for a page that is no multiple of the region's granularity, GPU_VMM_SUSPENDED, and GPU_VMM_INVALID_ARGUMENT for a
+// list of another backend. The region is then as before, and the list has all pages.
+//
+// # Safety
+//
+// `region` is null or a region. `pages` is null or a list.
+gpu_vmm_status gpu_vmm_region_grow_with(const gpu_vmm_region *region,
+                                        uint64_t size,
+                                        const gpu_vmm_page_list *pages);
+
+// Resumes a region, as gpu_vmm_region_resume does, with pages of a list in the place of its memory. Memory of another size than the
+// pages is created anew, outside of the budget. `bytes` receives the number of bytes that were mapped, 0 if the region was not
+// suspended; it may be null.
+//
+// Returns GPU_VMM_OUT_OF_MEMORY if the budget is exhausted or the device has no more memory. The region is then still suspended.
+//
+// # Safety
+//
+// `region` is null or a region. `pages` is null or a list. `bytes` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_region_resume_with(const gpu_vmm_region *region,
+                                          const gpu_vmm_page_list *pages,
+                                          uint64_t *bytes);
+
 // Creates physical memory of at least `size` bytes, rounded up to the granularity. Null properties mean the default. Release it
 // with gpu_vmm_physical_release. CUDA: cuMemCreate; HIP: hipMemCreate.
 //
@@ -1216,6 +1372,22 @@ gpu_vmm_status gpu_vmm_physical_write(const gpu_vmm_physical *physical,
                                       uint64_t offset,
                                       const void *from,
                                       uint64_t size);
+
+// Copies `size` bytes at `from_offset` of the memory `from` to `offset` of the memory `to`, whether or not they are mapped, and waits for
+// the copy, which the device that owns `to` makes. Each call maps both at addresses of its own. Two ranges of one memory must not
+// overlap: the bytes are undefined then. CUDA: cuMemcpyDtoD; HIP: hipMemcpyDtoD.
+//
+// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_PEER_UNREACHABLE, and GPU_VMM_INVALID_ARGUMENT for memory of two
+// backends.
+//
+// # Safety
+//
+// `to` and `from` are null or physical memory.
+gpu_vmm_status gpu_vmm_physical_copy(const gpu_vmm_physical *to,
+                                     uint64_t offset,
+                                     const gpu_vmm_physical *from,
+                                     uint64_t from_offset,
+                                     uint64_t size);
 
 // Creates a pool of a device's memory. The pool reserves and creates nothing before the first block. A null `options` is the
 // default: device 0, without limits. Free the pool with gpu_vmm_pool_free.

@@ -26,6 +26,7 @@ pub(crate) enum Kind {
     Imported,
     Listener,
     Offer,
+    PageList,
     Physical,
     Pinned,
     Pool,

@@ -15,9 +15,11 @@ mod device;
 mod event;
 #[cfg(target_os = "linux")]
 mod exchange;
+mod fork;
 mod handles;
 mod mapping;
 mod observer;
+mod pages;
 mod physical;
 mod pool;
 mod properties;

@@ -183,7 +183,7 @@ pub unsafe extern "C" fn gpu_vmm_region_physical(
 }
 
 /// Calls `read` with the mapping that contains an offset. Fails for a suspended region, which has no mappings until it is resumed.
-fn mapping_at<T>(
+pub(crate) fn mapping_at<T>(
     region: &Region,
     offset: u64,
     read: impl FnOnce(MappingInfo<'_, AnyBackend>) -> T,

@@ -182,3 +182,28 @@ pub unsafe extern "C" fn gpu_vmm_physical_write(
         Ok(physical.0.write(Bytes(offset), from)?)
     })
 }
+
+/// Copies `size` bytes at `from_offset` of the memory `from` to `offset` of the memory `to`, whether or not they are mapped, and waits for
+/// the copy, which the device that owns `to` makes. Each call maps both at addresses of its own. Two ranges of one memory must not
+/// overlap: the bytes are undefined then. CUDA: cuMemcpyDtoD; HIP: hipMemcpyDtoD.
+///
+/// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_PEER_UNREACHABLE, and GPU_VMM_INVALID_ARGUMENT for memory of two
+/// backends.
+///
+/// # Safety
+///
+/// `to` and `from` are null or physical memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_physical_copy(
+    to: *const Physical,
+    offset: u64,
+    from: *const Physical,
+    from_offset: u64,
+    size: u64,
+) -> Status {
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let (to, from) = unsafe { (object("to", to)?, object("from", from)?) };
+        Ok(to.0.copy_from(Bytes(offset), &from.0, Bytes(from_offset), Bytes(size))?)
+    })
+}

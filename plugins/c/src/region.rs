@@ -18,7 +18,7 @@ use std::ffi::{c_char, c_void};
 pub struct Region {
     pub(crate) backend: AnyBackend,
     pub(crate) memory: TensorRegion<AnyBackend>,
-    stores: Stores,
+    pub(crate) stores: Stores,
 }
 
 // SAFETY: no other type has the kind.

@@ -11,7 +11,7 @@ use gpu_vmm::{AnyBackend, Bytes, DeviceId, MovePath, Operation, Region as Memory
 
 /// Calls `work` with two regions, which are locked in the order of their addresses: two threads that name them in different orders do
 /// not wait for each other.
-fn both(
+pub(crate) fn both(
     operation: Operation,
     one: &Region,
     other: &Region,

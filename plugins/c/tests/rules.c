@@ -151,6 +151,7 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
         gpu_vmm_region *region;
         gpu_vmm_banked *banked;
         gpu_vmm_offer *offer;
+        gpu_vmm_page_list *pages;
         gpu_vmm_event *event;
         gpu_vmm_pinned *pinned;
         gpu_vmm_copy_queue *queue;
@@ -185,6 +186,18 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(number, gpu_vmm_physical_size(NULL, &number));
     FAILS(filled, gpu_vmm_physical_properties(NULL, &filled));
     FAILS(flag, gpu_vmm_physical_same(NULL, NULL, &flag));
+    FAILS(number, gpu_vmm_physical_holders(NULL, &number));
+    FAILS(number, gpu_vmm_region_holders(region, UINT64_MAX, &number));
+    FAILS(number, gpu_vmm_region_make_private(region, UINT64_MAX, 1, NULL, &number));
+    FAILS(number, gpu_vmm_region_suspend_shared(region, "floppy", false, &number, NULL));
+    FAILS(number, gpu_vmm_region_suspend_shared(region, "floppy", false, NULL, &number));
+    FAILS(number, gpu_vmm_region_resume_with(region, NULL, &number));
+    FAILS(object.pages, gpu_vmm_page_list_new(backend, &properties, 1, 1, &object.pages));
+    FAILS(number, gpu_vmm_page_list_sizes(NULL, &number, NULL, NULL, NULL));
+    FAILS(number, gpu_vmm_page_list_sizes(NULL, NULL, &number, NULL, NULL));
+    FAILS(number, gpu_vmm_page_list_sizes(NULL, NULL, NULL, &number, NULL));
+    FAILS(number, gpu_vmm_page_list_sizes(NULL, NULL, NULL, NULL, &number));
+    FAILS(object.physical, gpu_vmm_page_list_take(NULL, &object.physical));
     FAILS_WITH(-1, fd, gpu_vmm_physical_export_fd(NULL, &fd));
     FAILS(handle, gpu_vmm_physical_export_fabric(NULL, &handle));
     FAILS(object.physical, gpu_vmm_physical_import_fd(backend, NULL, 1, -1, &object.physical));
