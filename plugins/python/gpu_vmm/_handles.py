@@ -101,6 +101,13 @@ class PhysicalHandle(Handle):
     _free = "gpu_vmm_physical_release"
 
 
+class PageListHandle(Handle):
+    """A ``gpu_vmm_page_list *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_page_list_free"
+
+
 class BankedHandle(Handle):
     """A ``gpu_vmm_banked *``."""
 

@@ -43,6 +43,18 @@ class CapabilityInfo(TypedDict):
     """Why the feature is missing, or its limits."""
 
 
+class PageListStats(TypedDict):
+    """``vmm.PageList.stats()``."""
+
+    page: int
+    """The size of one page."""
+    held: int
+    """All pages, free and in use."""
+    free: int
+    budget: int
+    """Rounded down to whole pages."""
+
+
 class DriverCalls(TypedDict):
     """The number of a pool's driver calls, by function."""
 

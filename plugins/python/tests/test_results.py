@@ -4,7 +4,7 @@ import typing
 import unittest
 
 import gpu_vmm
-from gpu_vmm import results
+from gpu_vmm import results, vmm
 from support import MIB, NAME, Case, backend
 
 
@@ -44,6 +44,11 @@ class Results(Case):
             self.assertTrue(filled)
         self.fits(stats, results.PoolStats, "stats")
         self.fits(snapshot, results.PoolSnapshot, "snapshot")
+
+    def test_pages(self):
+        opened = backend()
+        unit = vmm.reservation_unit(opened)
+        self.fits(vmm.PageList(opened, unit, unit).stats(), results.PageListStats, "stats")
 
     def test_interfaces(self):
         vec = gpu_vmm.DeviceVec("float32", [1, 2], backend=backend())

@@ -76,6 +76,11 @@ class Memory(Case):
         self.assertTrue(memory.closed)
         self.assertEqual(other.read(3, 8), b"unmapped")
         self.assertTrue(other.is_same(other.retain()))
+        copied = vmm.PhysicalMemory(opened, unit)
+        copied.copy_from(1, other, 3, 8)
+        self.assertEqual((copied.read(1, 8), copied.holders), (b"unmapped", 1))
+        with self.raises(gpu_vmm.OutOfRange):
+            copied.copy_from(unit - 1, other, 0, 2)
         self.assertFalse(other.is_same(vmm.PhysicalMemory(opened, unit)))
 
     def test_arguments(self):
@@ -225,6 +230,84 @@ class Mapped(Case):
             region.read(0, 1)
         self.assertEqual(region.resume(), 2 * unit)
         self.assertEqual((region.read(0, 1), region.read(unit, 1), region.address), (b"\1", b"\2", address))
+
+    def test_fork_and_make_private(self):
+        opened = backend()
+        parent, unit = region_of(opened, 3)
+        child = vmm.Region(opened, 4 * unit)
+        self.assertEqual(parent.holders(0), 1)
+        parent.fork(2 * unit, child)
+        self.assertEqual((child.size, child.read(0, 1), child.read(unit, 1)), (2 * unit, b"\1", b"\2"))
+        self.assertEqual([parent.holders(at * unit) for at in range(3)], [2, 2, 1])
+        self.assertEqual([parent.access(at * unit, 0) for at in (0, 2)], [vmm.Access.READ, vmm.Access.READ_WRITE])
+        for region in parent, child:
+            with self.raises(gpu_vmm.AccessDenied):
+                region.write(b"x", unit)
+        self.assertEqual(child.make_private(unit, unit), unit)
+        child.write(b"x", unit)
+        self.assertEqual((child.read(unit, 2), parent.read(unit, 1), child.holders(0)), (b"x\2", b"\2", 2))
+        self.assertEqual(parent.make_private(unit, 2 * unit), 0)  # no other region has these pages
+        parent.write(b"y", unit)
+        held = parent.physical(0)
+        self.assertEqual(held.holders, 3)
+        child.close()
+        self.assertEqual((held.holders, parent.holders(0)), (2, 2))
+        for kind, call in (
+            (gpu_vmm.InvalidArgument, lambda: parent.fork(unit, parent)),
+            (gpu_vmm.InvalidArgument, lambda: parent.fork(unit, vmm.Region(backend(), unit))),
+            (gpu_vmm.OutOfRange, lambda: parent.fork(2 * unit, vmm.Region(opened, unit))),
+            (gpu_vmm.NotMapped, lambda: parent.holders(3 * unit)),
+            (TypeError, lambda: parent.make_private(0, unit, [])),
+        ):  # fmt: skip
+            with self.raises(kind):
+                call()
+
+    def test_shared_memory_goes_with_its_last_region(self):
+        opened = backend()
+        parent, unit = region_of(opened, 2)
+        child = vmm.Region(opened, 2 * unit)
+        parent.fork(unit, child)
+        with self.raises(gpu_vmm.Busy):
+            parent.suspend()
+        self.assertEqual(parent.suspend(shared=True), unit)
+        self.assertEqual(child.read(0, 1), b"\1")
+        self.assertEqual(child.suspend("file", shared=True), unit)
+        self.assertEqual(child.suspend(shared=True), 0)
+        self.assertEqual((parent.resume(), child.resume()), (2 * unit, 0))
+        self.assertEqual((parent.read(0, 1), parent.read(unit, 1), child.read(0, 1)), (b"\1", b"\2", b"\1"))
+        self.assertEqual((child.holders(0), child.access(0, 0)), (2, vmm.Access.READ))
+
+    def test_pages_stay_within_their_budget(self):
+        opened = backend()
+        unit = vmm.reservation_unit(opened)
+        pages = vmm.PageList(opened, unit, 3 * unit + 1)
+        self.assertEqual(pages.stats(), {"page": unit, "held": 0, "free": 0, "budget": 3 * unit})
+        one, other = vmm.Region(opened, 4 * unit), vmm.Region(opened, 4 * unit)
+        one.grow(unit + 1, pages)
+        one.fill(0, 2 * unit, 5)
+        with self.raises(gpu_vmm.OutOfMemory):
+            other.grow(2 * unit, pages)
+        one.fork(2 * unit, other)
+        self.assertEqual(other.make_private(0, unit, pages), unit)
+        with self.raises(gpu_vmm.OutOfMemory):
+            other.make_private(unit, unit, pages)
+        self.assertEqual((other.holders(unit), pages.stats()["held"]), (2, 3 * unit))
+        self.assertEqual((other.suspend(shared=True), pages.stats()["free"]), (unit, unit))
+        taken = pages.take()
+        taken.write(b"overwritten")
+        for call in pages.take, lambda: other.resume(pages):
+            with self.raises(gpu_vmm.OutOfMemory):
+                call()
+        taken.close()
+        self.assertEqual((other.resume(pages), other.read(0, 1), other.resume(pages)), (unit, b"\5", 0))
+        other.close()
+        pages.set_budget(0)
+        self.assertEqual((pages.stats()["held"], pages.stats()["free"], pages.page_size), (2 * unit, 0, unit))
+        self.assertIn("2 pages", repr(pages))
+        pages.close()
+        self.assertEqual((one.read(unit, 1), repr(pages)), (b"\5", "<gpu_vmm.vmm.PageList, closed>"))
+        with self.raises(gpu_vmm.InvalidArgument, "the size is zero"):
+            vmm.PageList(opened, 0, unit)
 
     def test_another_device(self):
         opened = backend()

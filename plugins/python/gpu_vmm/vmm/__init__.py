@@ -14,7 +14,7 @@ garbage-collected::
 """
 
 from ..backend import Backend, open
-from ..results import CapabilityInfo
+from ..results import CapabilityInfo, PageListStats
 from ._mappings import Mapping
 from .banked import BankedRegion
 from .copies import CopyQueue, PinnedMemory
@@ -24,6 +24,7 @@ from .exchange import Event as ExchangeEvent
 from .exchange import Exporter, FollowedRegion, Listener, ReleaseOutcome
 from .observer import After, BackingChange, BackingEffect, Before, Outcome, Range
 from .offer import Offer
+from .pages import PageList
 from .physical import PhysicalMemory
 from .properties import HOST, Access, HandleTypes, Location, OfferBy, Placement, Properties
 from .region import Region
@@ -33,6 +34,6 @@ from .view import View
 __all__ = [
     "HOST", "Access", "After", "Backend", "BackingChange", "BackingEffect", "BankedRegion", "Before", "CapabilityInfo", "CopyQueue",
     "Device", "Event", "ExchangeEvent", "Exporter", "FollowedRegion", "HandleTypes", "Listener", "Location", "Mapping", "Offer",
-    "OfferBy", "Outcome", "PhysicalMemory", "PinnedMemory", "Placement", "Properties", "Range", "Region", "ReleaseOutcome", "View",
+    "OfferBy", "Outcome", "PageList", "PageListStats", "PhysicalMemory", "PinnedMemory", "Placement", "Properties", "Range", "Region", "ReleaseOutcome", "View",
     "devices", "granularity", "open", "reservation_unit", "restore", "snapshot",
 ]  # fmt: skip

@@ -68,6 +68,13 @@ class PhysicalMemory(Closable):
         check(library().gpu_vmm_physical_properties(self._handle, ctypes.byref(found)))
         return properties_of(found)
 
+    @property
+    def holders(self) -> int:
+        """The number of objects, this one included, and of mappings that hold the memory. Another thread can change it at any time."""
+        number = ctypes.c_uint64()
+        check(library().gpu_vmm_physical_holders(self._handle, ctypes.byref(number)))
+        return number.value
+
     def retain(self) -> PhysicalMemory:
         """Returns another object for the same memory."""
         pointer = ctypes.c_void_p()
@@ -94,6 +101,17 @@ class PhysicalMemory(Closable):
         """Copies bytes of the host to ``offset``, whether or not the memory is mapped. Raises OutOfRange, OutOfAddressSpace."""
         given, size = source(contents)
         check(library().gpu_vmm_physical_write(self._handle, unsigned("offset", offset), given, size))
+
+    def copy_from(
+        self, offset: SupportsIndex, source: PhysicalMemory, source_offset: SupportsIndex, length: SupportsIndex
+    ) -> None:
+        """Copies a range of other memory to ``offset``, whether or not they are mapped. CUDA: cuMemcpyDtoD; HIP: hipMemcpyDtoD.
+
+        The device that owns this memory copies. Two ranges of one memory must not overlap: the bytes are undefined then. Raises OutOfRange,
+        OutOfAddressSpace, PeerUnreachable, and InvalidArgument for memory of another backend.
+        """
+        first, second = unsigned("offset", offset), unsigned("source_offset", source_offset)
+        check(library().gpu_vmm_physical_copy(self._handle, first, source._handle, second, unsigned("length", length)))
 
     def export_fd(self) -> int:
         """Returns a new file descriptor of the memory, which the caller must close. Needs ``HandleTypes.FD``.

@@ -13,13 +13,15 @@ from ._bytes import source
 from ._contents import Contents
 from ._mappings import Mappings
 from ._options import options
+from ._sharing import Sharing
 from .device import checked
 from .observer import After, Before, changing, observe
 from .offer import Offer, offer_by
+from .pages import PageList, handle_of
 from .properties import DEFAULT, OfferBy, Placement, Properties
 
 
-class Region(Mappings, Contents):
+class Region(Mappings, Contents, Sharing):
     """A contiguous range of device addresses, without memory at first. CUDA: cuMemAddressReserve; HIP: hipMemAddressReserve.
 
     ``size``: the number of bytes of addresses; 0 for the size of the device's memory. ``memory``: the memory with which the region grows.
@@ -81,13 +83,20 @@ class Region(Mappings, Contents):
         check(library().gpu_vmm_region_size(self._handle, ctypes.byref(size)))
         return size.value
 
-    def grow(self, size: SupportsIndex) -> None:
+    def grow(self, size: SupportsIndex, pages: Optional[PageList] = None) -> None:
         """Grows in place to at least ``size`` bytes. No byte is copied. Raises OutOfMemory, OutOfAddressSpace, Suspended.
+
+        With ``pages``, the new memory is pages of that list, with the bytes of their last owners. It raises OutOfMemory if the budget of
+        the list is exhausted, and Unaligned for a page that is no multiple of :attr:`granularity`.
 
         On a device without virtual memory management the region is copied to another address: read :attr:`address` again. It raises
         Busy there while a tensor of the region exists.
         """
-        check(library().gpu_vmm_region_grow(self._handle, unsigned("size", size)))
+        end, list_ = unsigned("size", size), handle_of(pages)
+        if list_ is None:
+            check(library().gpu_vmm_region_grow(self._handle, end))
+        else:
+            check(library().gpu_vmm_region_grow_with(self._handle, end, list_))
 
     def grow_or_move(self, size: SupportsIndex) -> int:
         """Grows to at least ``size`` bytes, at another address if the addresses behind the region are taken, and returns the address.
@@ -110,19 +119,41 @@ class Region(Mappings, Contents):
         changing(library().gpu_vmm_region_shrink, self._handle, end, bool(force), ctypes.byref(went))
         return went.value
 
-    def suspend(self, keep: Optional[str] = "host", directory: Optional[Path] = None, *, force: bool = False) -> int:
+    def suspend(
+        self,
+        keep: Optional[str] = "host",
+        directory: Optional[Path] = None,
+        *,
+        force: bool = False,
+        shared: bool = False,
+    ) -> int:
         """Returns the memory to the driver and keeps the addresses. Returns the number of bytes that went back.
 
-        A region that is suspended already stays as it is, and the result is 0. ``keep`` and ``directory`` are as for ``Pool.suspend``. Raises Busy as :meth:`shrink` does.
+        A region that is suspended already stays as it is, and the result is 0. ``keep`` and ``directory`` are as for ``Pool.suspend``.
+        Pages of a :class:`PageList` return to their list. Raises Busy as :meth:`shrink` does, and for memory that another region, an object
+        or another process holds, unless ``shared`` is true.
+
+        With ``shared``, such memory stays, and the resume maps it again. It is saved once for all, and goes, when suspended regions alone
+        hold it: when the last of them is suspended with ``shared``, or with another call for a suspended region after the others have let
+        go of it. ``keep=None`` saves no shared memory.
         """
         went, where = ctypes.c_uint64(), kept_in(keep, directory)
-        changing(library().gpu_vmm_region_suspend, self._handle, where, bool(force), ctypes.byref(went))
+        if shared:
+            changing(library().gpu_vmm_region_suspend_shared, self._handle, where, bool(force), ctypes.byref(went), None)
+        else:
+            changing(library().gpu_vmm_region_suspend, self._handle, where, bool(force), ctypes.byref(went))
         return went.value
 
-    def resume(self) -> int:
-        """Maps memory at the same addresses and restores the contents. Returns the number of bytes mapped; 0 if it is not suspended."""
-        came = ctypes.c_uint64()
-        changing(library().gpu_vmm_region_resume, self._handle, ctypes.byref(came))
+    def resume(self, pages: Optional[PageList] = None) -> int:
+        """Maps memory at the same addresses and restores the contents. Returns the number of bytes mapped; 0 if it is not suspended.
+
+        With ``pages``, the memory is pages of that list. Memory of another size is created anew, outside of the budget. Raises OutOfMemory.
+        """
+        came, list_ = ctypes.c_uint64(), handle_of(pages)
+        if list_ is None:
+            changing(library().gpu_vmm_region_resume, self._handle, ctypes.byref(came))
+        else:
+            changing(library().gpu_vmm_region_resume_with, self._handle, list_, ctypes.byref(came))
         return came.value
 
     @property
