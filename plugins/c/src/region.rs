@@ -29,7 +29,7 @@ unsafe impl Object for Region {
 impl Region {
     pub(crate) fn of(backend: &AnyBackend, region: Memory<AnyBackend>) -> Self {
         let memory = TensorRegion::new(region);
-        Self { backend: backend.clone(), memory, stores: Stores::default() }
+        Self { backend: backend.clone(), memory, stores: Stores::of_region() }
     }
 }
 

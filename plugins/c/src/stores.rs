@@ -2,13 +2,13 @@
 
 use crate::call::held;
 use crate::status::{CallResult, Failure};
-use gpu_vmm::extend::Lock;
-use gpu_vmm::{AnyBackend, BackingStore, Bytes, Operation, StagingRing};
+use gpu_vmm::extend::{InstanceId, Lock};
+use gpu_vmm::{AnyBackend, Backend as _, BackingStore, Bytes, Operation, StagingRing};
 use std::ffi::OsStr;
 #[cfg(unix)]
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, LazyLock, MutexGuard, Weak};
 
 /// The environment variable for the number of threads that copy at a time.
 const THREADS: &str = "GPU_VMM_COPY_THREADS";
@@ -22,6 +22,8 @@ pub(crate) struct Stores(Lock<Made>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Made {
+    /// Whether the ring is the one of all regions of the backend.
+    shares_ring: bool,
     ring: Option<Arc<StagingRing<AnyBackend>>>,
     /// In ordinary memory that is freed after each suspension, and in memory that stays.
     host: Option<BackingStore<AnyBackend>>,
@@ -36,6 +38,25 @@ pub(crate) fn ring(backend: &AnyBackend) -> CallResult<StagingRing<AnyBackend>> 
         Some(text) => parse_threads(&text.to_string_lossy())?,
     };
     Ok(StagingRing::new(backend, threads, StagingRing::<AnyBackend>::CHUNK)?)
+}
+
+/// A ring for as long as a region uses it, and the backend that it copies with.
+type SharedRing = (InstanceId, Weak<StagingRing<AnyBackend>>);
+
+/// The rings of regions, one for each backend: an engine has thousands of regions, and a ring has 8 MiB for each core.
+static RINGS: LazyLock<Lock<Vec<SharedRing>>> = LazyLock::new(Lock::default);
+
+/// Returns the ring of all regions of a backend. Regions that copy at the same time take turns.
+fn shared_ring(backend: &AnyBackend) -> CallResult<Arc<StagingRing<AnyBackend>>> {
+    let mut rings = RINGS.lock(Operation::KeepContents)?;
+    let shared = rings.iter().find(|(instance, _)| *instance == backend.instance());
+    if let Some(ring) = shared.and_then(|(_, ring)| ring.upgrade()) {
+        return Ok(ring);
+    }
+    let made = Arc::new(ring(backend)?);
+    rings.retain(|(_, ring)| ring.strong_count() > 0);
+    rings.push((backend.instance(), Arc::downgrade(&made)));
+    Ok(made)
 }
 
 fn parse_threads(text: &str) -> CallResult<usize> {
@@ -53,6 +74,11 @@ fn behind<'a>(prefix: &str, text: &'a OsStr) -> Option<&'a OsStr> {
 }
 
 impl Stores {
+    /// Returns the stores of a region, whose ring is the one of all regions of its backend.
+    pub(crate) fn of_region() -> Self {
+        Self(Lock::new(Made { shares_ring: true, ..Made::default() }))
+    }
+
     /// Locks the stores. The caller holds the lock until the contents are in the chosen store, so that no other thread chooses
     /// the same free space.
     pub(crate) fn lock(&self) -> CallResult<MutexGuard<'_, Made>> {
@@ -93,7 +119,7 @@ impl Made {
         if let Some(ring) = &self.ring {
             return Ok(Arc::clone(ring));
         }
-        let made = Arc::new(ring(backend)?);
+        let made = if self.shares_ring { shared_ring(backend)? } else { Arc::new(ring(backend)?) };
         Ok(Arc::clone(self.ring.insert(made)))
     }
 
@@ -127,7 +153,8 @@ impl Made {
         self.free_empty_pinned();
         if self.host_memory() == self.ring.iter().map(|ring| ring.size()).sum() {
             // Suspended contents are copied back through the ring, and none exist in ordinary memory.
-            *self = Self { pinned: std::mem::take(&mut self.pinned), ..Self::default() };
+            let (shares_ring, pinned) = (self.shares_ring, std::mem::take(&mut self.pinned));
+            *self = Self { shares_ring, pinned, ..Self::default() };
         }
         Ok(before - self.host_memory())
     }
@@ -238,6 +265,21 @@ mod tests {
             let error = region.suspend(&store(&keep).unwrap(), gpu_vmm::WaitFor::all_devices()).unwrap_err();
             assert!(error.to_string().contains("gpu-vmm-no-such-folder"), "{error}");
         }
+    }
+
+    #[test]
+    fn regions_of_one_backend_share_a_ring() {
+        let [host, other] = [(); 2].map(|()| AnyBackend::open(Vendor::Host).unwrap());
+        let ring = |stores: &Stores, backend| stores.lock().unwrap().ring(backend).unwrap();
+        let regions = [(); 3].map(|()| Stores::of_region());
+        let first = ring(&regions[0], &host);
+        assert!(Arc::ptr_eq(&first, &ring(&regions[1], &host)));
+        assert!(!Arc::ptr_eq(&first, &ring(&regions[2], &other)));
+        assert!(!Arc::ptr_eq(&first, &ring(&Stores::default(), &host)), "a pool has its own");
+        let gone = Arc::downgrade(&first);
+        drop((regions, first));
+        assert!(gone.upgrade().is_none(), "it ends with its last region");
+        assert!(!Arc::ptr_eq(&ring(&Stores::of_region(), &host), &ring(&Stores::default(), &host)));
     }
 
     #[test]
