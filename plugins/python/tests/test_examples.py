@@ -1,10 +1,16 @@
 """The programs in the folder `examples`, in README.md and in the guide: they run, and print the documented output."""
 
+import importlib.util
 import subprocess
+import sys
+import tempfile
 import unittest
+import unittest.mock
 
+import gpu_vmm
+from gpu_vmm import vmm
 from readme import programs
-from support import HERE, NAME, PYTHON, Case
+from support import HERE, NAME, PYTHON, Case, backend
 from test_vec import numpy
 
 
@@ -24,6 +30,15 @@ class Examples(Case):
         )
         self.assertRegex(said[1], r"^suspended: \d+ MiB went to the host, \d+ bytes are held$")
 
+    def test_kv_cache(self):
+        code = (HERE.parent / "examples" / "kv_cache.py").read_text(encoding="utf-8")
+        said = self.script(code, GPU_VMM_BACKEND=NAME).splitlines()
+        self.assertRegex(said[0], r"^4 prompts, 20 sequences that share their pages: \d+ pages of 16$")
+        self.assertEqual(
+            said[1:],
+            ["evictions to the host and to a file: True True within the limit: True", "all pages are free: True"],
+        )
+
     def test_documented_programs(self):
         ran = []
         for program in programs():
@@ -39,6 +54,69 @@ class Examples(Case):
                 ran.append(program.name)
         self.assertTrue(any(name.startswith("readme_") for name in ran), ran)
         self.assertTrue(any(name.startswith("python_") for name in ran), ran)
+
+
+def example(name):
+    """Returns an example as a module."""
+    spec = importlib.util.spec_from_file_location(name, HERE.parent / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    with unittest.mock.patch.dict(sys.modules, {name: module}):  # where dataclasses look for it
+        spec.loader.exec_module(module)
+    return module
+
+
+class KvCache(Case):
+    """The class of the example, with pages of 32 tokens."""
+
+    def setUp(self):
+        opened = backend()
+        self.page = vmm.reservation_unit(opened)
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.token = self.page // 32
+        self.cache = example("kv_cache").KvCache(opened, self.token, 128, 4 * self.page, self.page, self.folder.name)
+
+    def pages(self, count, byte):
+        return bytes([byte]) * (count * self.page)
+
+    def test_sequences_share_their_beginning(self):
+        cache, page = self.cache, self.page
+        parent = cache.begin()
+        cache.append(parent, self.pages(1, 1) + bytes([2]) * self.token)
+        children = [cache.fork(parent) for _ in range(10)]
+        self.assertEqual((cache.stats()["held"], cache.stats()["copied"], cache.stats()["sequences"]), (2 * page, 0, 11))
+        cache.append(children[0], bytes([3]) * self.token)
+        cache.append(parent, bytes([4]) * self.token)
+        self.assertEqual((cache.stats()["held"], cache.stats()["copied"]), (4 * page, 2 * page))
+        for number, last in (children[0], 3), (parent, 4):
+            self.assertEqual(cache.read(number, 31, 3), bytes([1]) * self.token + bytes([2]) * self.token + bytes([last]) * self.token)
+        self.assertEqual(cache.read(children[1], 32, 1), bytes([2]) * self.token)
+        for number in children[1:]:
+            cache.end(number)
+        self.assertEqual(cache.stats()["held"] - cache.stats()["free"], 3 * page)
+
+    def test_limit_holds_and_contents_return(self):
+        cache = self.cache
+        numbers = [cache.begin() for _ in range(4)]
+        for number in numbers:
+            cache.append(number, self.pages(1, number))
+        address = cache.step([0], 0)
+        for number in numbers:
+            cache.append(number, self.pages(1, 100 + number))
+            self.assertLessEqual(cache.stats()["held"], cache.stats()["limit"])
+        stats = cache.stats()
+        self.assertEqual((stats["evicted"], stats["to_host"] > 0, stats["to_file"] > 0), (2, True, True))
+        self.assertLessEqual(stats["on_host"], self.page)
+        for number in numbers:
+            self.assertEqual(cache.read(number, 0, 64), self.pages(1, number) + self.pages(1, 100 + number))
+        self.assertEqual(cache.step([0], 0)[0] - 32 * self.token, address[0])
+        # A batch is there at the same time, or not at all.
+        with self.raises(gpu_vmm.OutOfMemory):
+            cache.step(numbers[:3])
+        self.assertEqual(cache.read(0, 0, 64), self.pages(1, 0) + self.pages(1, 100))
+        for number in numbers:
+            cache.end(number)
+        self.assertEqual((cache.stats()["held"], cache.stats()["on_host"]), (cache.stats()["free"], 0))
 
 
 def has_gpu_for(libraries):

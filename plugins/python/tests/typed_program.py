@@ -74,6 +74,12 @@ def low_level(backend: vmm.Backend, transfers: List[str]) -> None:
         assert_type(region.on_backing_change(before, lambda change, outcome: transfers.append(outcome.name)), int)
         with region.offer() as offer:
             assert_type(vmm.Region.import_offer(backend, bytes(offer)), vmm.Region)
+    with vmm.PageList(backend, unit, 4 * unit) as pages, vmm.Region(backend, unit) as sequence:
+        assert_type(pages.stats()["held"], int)
+        sequence.grow(unit, pages)
+        sequence.fork(unit, vmm.Region(backend, unit))
+        assert_type(sequence.make_private(0, unit, pages), int)
+        sequence.resume(sequence)  # type: ignore[arg-type]
     with vmm.BankedRegion(backend, unit) as banked:
         assert_type(banked.selected, Optional[int])
 
