@@ -192,6 +192,15 @@ impl Description {
         })
     }
 
+    /// Returns whether a region has or gets memory of a device, or gives the device access.
+    pub(crate) fn uses(&self, device: DeviceId) -> bool {
+        let reaches = |access: AccessMap| access.grants().any(|grant| grant.device == device);
+        let mut maps = self.regions.iter().flat_map(|region| &region.mappings);
+        self.memories.iter().any(|memory| memory.properties.device == device)
+            || self.regions.iter().any(|region| region.memory.device == device || reaches(region.access))
+            || maps.any(|mapping| reaches(mapping.access))
+    }
+
     /// Returns the size of all memory in the description.
     #[must_use]
     pub fn contents(&self) -> Bytes {

@@ -1,7 +1,7 @@
 //! Errors of a snapshot's file.
 
 use gpu_vmm_core::extend::ExtensionError;
-use gpu_vmm_core::{AddressRange, ErrorKind};
+use gpu_vmm_core::{AddressRange, DeviceId, DeviceUuid, ErrorKind};
 
 /// An error of a snapshot's file, returned by [`Error::extension`](gpu_vmm_core::Error::extension).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -45,6 +45,18 @@ pub enum SnapshotError {
         /// What is mapped there, as the kernel names it: a file, `[heap]`, or memory without a name. `None` if that is unknown.
         user: Option<String>,
     },
+    /// The target has no device with the UUID of a device in the snapshot.
+    #[error(
+        "no device here is {device} of the snapshot ({name}, UUID {uuid}); map that one to another device"
+    )]
+    NoSuchDevice {
+        /// The device's ordinal in the snapshot.
+        device: DeviceId,
+        /// The driver's name of the device.
+        name: String,
+        /// The UUID.
+        uuid: DeviceUuid,
+    },
 }
 
 fn tagged(tag: &str) -> String {
@@ -56,6 +68,7 @@ impl ExtensionError for SnapshotError {
         match self {
             Self::Invalid { .. } | Self::Newer { .. } => ErrorKind::File,
             Self::AddressTaken { .. } => ErrorKind::AddressTaken,
+            Self::NoSuchDevice { .. } => ErrorKind::NoSuchDevice,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Options for restoring a snapshot: devices, memory properties and placement.
 
-use gpu_vmm_core::{AccessMap, Detail, DeviceId, Error, Operation, Properties, Result};
+use crate::{Description, SnapshotError};
+use gpu_vmm_core::{AccessMap, Backend, Detail, DeviceId, Error, Operation, Properties, Result};
 use std::collections::BTreeMap;
 
 #[allow(unused_imports)] // named in documentation
@@ -35,6 +36,7 @@ pub struct Restore {
     devices: BTreeMap<DeviceId, Option<DeviceId>>,
     /// The replacement of all other devices.
     all: Option<DeviceId>,
+    by_uuid: bool,
     memory: Option<fn(Properties) -> Properties>,
     relocate: bool,
 }
@@ -68,6 +70,18 @@ impl Restore {
         self
     }
 
+    /// Maps each device without a mapping of its own to the device of the target that has the same UUID, whatever its ordinal: the order
+    /// of devices differs between processes with `CUDA_VISIBLE_DEVICES` or `HIP_VISIBLE_DEVICES`. A device without a UUID in the snapshot
+    /// is mapped as without this option.
+    ///
+    /// A device that the target does not have is mapped to the one of [`Restore::all_on`]. Without that, restoring fails with
+    /// [`SnapshotError::NoSuchDevice`] if the snapshot has memory or access of the device.
+    #[must_use]
+    pub fn by_uuid(mut self) -> Self {
+        self.by_uuid = true;
+        self
+    }
+
     /// Sets a function that returns the properties for new memory from the original ones, for a target that lacks memory types of
     /// the source. The device in the returned value is ignored: the mapped device is used. The function is also called for the
     /// memory of future growth.
@@ -98,6 +112,35 @@ impl Restore {
 
     pub(crate) const fn may_relocate(&self) -> bool {
         self.relocate
+    }
+
+    /// Returns the options in which devices that are mapped by their UUIDs have a mapping.
+    pub(crate) fn resolved<B: Backend>(
+        &self,
+        operation: Operation,
+        backend: &B,
+        description: &Description,
+    ) -> Result<Self> {
+        let mut resolved = self.clone();
+        if !self.by_uuid {
+            return Ok(resolved);
+        }
+        for record in description.devices.iter().filter(|record| !self.devices.contains_key(&record.id)) {
+            let Some(uuid) = record.uuid else { continue };
+            let same = backend.devices().iter().find(|device| device.uuid == Some(uuid));
+            match same {
+                Some(device) => {
+                    resolved.devices.insert(record.id, Some(device.id));
+                }
+                None if self.all.is_some() || !description.uses(record.id) => {}
+                None => {
+                    let (device, name) = (record.id, record.name.clone());
+                    let error = SnapshotError::NoSuchDevice { device, name, uuid };
+                    return Err(Error::of_extension(operation, error));
+                }
+            }
+        }
+        Ok(resolved)
     }
 
     /// Returns the replacement of a device, or of the host.

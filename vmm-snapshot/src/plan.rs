@@ -57,6 +57,7 @@ pub(crate) fn plan<B: Backend>(
     options: &Restore,
     description: &Description,
 ) -> Result<Plan> {
+    let options = &options.resolved(operation, backend, description)?;
     let mut kinds = Kinds { backend, units: HashMap::new() };
     let mut times = vec![0; description.memories.len()];
     for mapping in description.regions.iter().flat_map(|region| &region.mappings) {

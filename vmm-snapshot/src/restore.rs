@@ -47,7 +47,7 @@ impl Restore {
     ///
     /// # Errors
     ///
-    /// Before any driver call: [`Detail::NoSuchDevice`], [`Detail::PeerUnreachable`], [`Detail::ExceedsDevice`];
+    /// Before any driver call: [`Detail::NoSuchDevice`], [`SnapshotError::NoSuchDevice`], [`Detail::PeerUnreachable`], [`Detail::ExceedsDevice`];
     /// [`Detail::Unsupported`] for memory that the target does not have, and for mappings and regions that do not fit its units;
     /// [`Detail::Unaligned`] for an address that is not aligned for the target.
     ///

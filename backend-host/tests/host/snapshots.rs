@@ -1,11 +1,13 @@
 //! Snapshots between machines with other granularities, less memory and fewer peers.
 
 use gpu_vmm_core::{
-    Access, Address, Backend, Bytes, Detail, DeviceId, Error, Location, Operation, PhysicalMemory, Placement,
-    Properties, Region, StagingRing, WaitFor,
+    Access, Address, Backend, Bytes, Detail, DeviceId, DeviceUuid, Error, ErrorKind, Location, Operation,
+    PhysicalMemory, Placement, Properties, Region, StagingRing, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_snapshot::{Restore, Restored, Snapshot, SnapshotFile};
+use gpu_vmm_snapshot::{
+    Description, Restore, Restored, Snapshot, SnapshotFile, SnapshotWriter, WriteOptions,
+};
 use gpu_vmm_testkit::FaultInject;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,6 +102,51 @@ fn small_pieces_become_a_large_one() {
     let region = restore(&machine(SMALL), &Restore::new(), &file).unwrap().remove(0).region;
     assert_eq!((region.mappings().count(), region.reserved()), (497, LARGE + SMALL));
     assert_eq!(region.count_wrong(DEVICE, Bytes(0), LARGE, 5).unwrap(), 0);
+}
+
+/// The devices of the other machine have the UUIDs of this one in another order.
+#[test]
+fn memory_returns_to_the_device_with_its_uuid() {
+    let case = Case::new();
+    let mut region = case.region(&machine(SMALL), Bytes(0), SMALL);
+    open(&mut region, Bytes(0), SMALL);
+    region.write_pattern(DEVICE, Bytes(0), SMALL, 5).unwrap();
+    let mut described = case.save(vec![region]).description().clone();
+    let uuids = [0, 1].map(|device| described.devices[device].uuid);
+    assert!(uuids[0].is_some() && uuids[0] != uuids[1], "{uuids:?}");
+    let write = |described: &Description| {
+        let mut contents = vec![0; SMALL.0 as usize];
+        SnapshotFile::open(&case.path).unwrap().read_block(0, 0, &mut contents).unwrap();
+        let writer = SnapshotWriter::create(&case.path, described, WriteOptions::default()).unwrap();
+        writer.write_block(0, 0, &contents).unwrap();
+        writer.finish().unwrap();
+        SnapshotFile::open(&case.path).unwrap()
+    };
+    let target = machine(SMALL);
+    let device = |file: &SnapshotFile, options: Restore| {
+        let region = restore(&target, &options, file)?.remove(0).region;
+        let device = region.mapping_at(Bytes(0)).unwrap().memory.device();
+        assert_eq!(region.count_wrong(device, Bytes(0), SMALL, 5).unwrap(), 0);
+        Ok::<_, Error>(device.0)
+    };
+    (described.devices[0].uuid, described.devices[1].uuid) = (uuids[1], uuids[0]);
+    let file = write(&described);
+    assert_eq!(device(&file, Restore::new()).unwrap(), 0);
+    assert_eq!(device(&file, Restore::new().by_uuid()).unwrap(), 1);
+    assert_eq!(device(&file, Restore::new().by_uuid().all_on(DEVICE)).unwrap(), 1);
+    assert_eq!(device(&file, Restore::new().by_uuid().device(DEVICE, DEVICE)).unwrap(), 0);
+    // A device that nothing uses may be missing.
+    described.devices[1].uuid = Some(DeviceUuid([7; 16]));
+    assert_eq!(device(&write(&described), Restore::new().by_uuid()).unwrap(), 1);
+    described.devices[0].uuid = None;
+    assert_eq!(device(&write(&described), Restore::new().by_uuid()).unwrap(), 0);
+    described.devices[0].uuid = Some(DeviceUuid([7; 16]));
+    let file = write(&described);
+    let error = device(&file, Restore::new().by_uuid()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSuchDevice);
+    let text = error.to_string();
+    assert!(text.contains("device 0 of the snapshot (host memory 0, UUID 07070707-"), "{text}");
+    assert_eq!(device(&file, Restore::new().by_uuid().all_on(DeviceId(1))).unwrap(), 1);
 }
 
 #[test]
