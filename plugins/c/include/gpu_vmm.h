@@ -132,6 +132,9 @@
 // For gpu_vmm_region_offer and gpu_vmm_physical_offer: processes on all machines of the fabric import fabric handles.
 #define GPU_VMM_OFFER_BY_FABRIC 1
 
+// For `from` of gpu_vmm_device_pair: every device without an entry of its own.
+#define GPU_VMM_DEVICE_ALL 4294967295
+
 // The block is allocated.
 #define GPU_VMM_TORCH_LIVE 0
 
@@ -361,6 +364,30 @@ typedef struct {
   // The handle.
   uint8_t bytes[64];
 } gpu_vmm_fabric_handle;
+
+// A device of a file, and the device of this process that replaces it.
+typedef struct {
+  // The number of the device in the process that wrote the file, or GPU_VMM_DEVICE_ALL.
+  uint32_t from;
+  // The number of the device in this process.
+  uint32_t to;
+} gpu_vmm_device_pair;
+
+// The options of restoring regions. All zeros, as after `= {0}`, is the default: at the address that each region had, and on the devices
+// with the same numbers.
+typedef struct {
+  // Whether a region lies elsewhere if its address is taken.
+  bool relocate;
+  // Whether each device without an entry in `devices` is the one with the same UUID here, whatever its number. A device that has no
+  // UUID in the file is taken by its number, and one that is missing here by the entry of GPU_VMM_DEVICE_ALL, if there is one.
+  bool by_uuid;
+  // The devices that replace devices of the file, with their access; null for none. GPU_VMM_DEVICE_HOST is the CPU.
+  const gpu_vmm_device_pair *devices;
+  // The number of entries in `devices`.
+  uint64_t device_count;
+  // Must be zero. Later versions place their settings here.
+  uint64_t reserved[4];
+} gpu_vmm_restore_options;
 
 // A quantity of live blocks. The first of two numbers counts blocks of up to 1 MiB, the second larger ones.
 typedef struct {
@@ -2064,19 +2091,20 @@ gpu_vmm_status gpu_vmm_region_snapshot(const gpu_vmm_region *region,
                                        const char *path,
                                        bool compress);
 
-// Recreates a region from a file with exactly one, with its contents and at its address. With `relocate`, the region lies elsewhere
-// if its address is taken. The file may come from another process, device or vendor.
+// Recreates a region from a file with exactly one, with its contents. Null options mean the default: at its address, and on the device
+// with the same number. The file may come from another process, device or vendor.
 //
 // Returns GPU_VMM_ADDRESS_TAKEN without `relocate`, GPU_VMM_FILE for a file that cannot be read or is no snapshot,
-// GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_UNSUPPORTED for memory that the driver lacks, and
-// GPU_VMM_INVALID_ARGUMENT for a file with several regions or none.
+// GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, also for a UUID that no device has, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_UNSUPPORTED for
+// memory that the driver lacks, and GPU_VMM_INVALID_ARGUMENT for a file with several regions or none.
 //
 // # Safety
 //
-// `backend` is null or an open backend. `path` is null or a string. `region` is null or points to a writable pointer.
+// `backend` is null or an open backend. `path` is null or a string. `options` is null or points to options whose `devices` is null or
+// points to `device_count` pairs. `region` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_region_restore(const gpu_vmm_backend *backend,
                                       const char *path,
-                                      bool relocate,
+                                      const gpu_vmm_restore_options *options,
                                       gpu_vmm_region **region);
 
 // Writes several regions to one file, as gpu_vmm_region_snapshot writes one, at one point of time. Memory that is mapped in several of
@@ -2110,10 +2138,11 @@ gpu_vmm_status gpu_vmm_snapshot_count(const char *path, uint64_t *count);
 //
 // # Safety
 //
-// `backend` is null or an open backend. `path` is null or a string. `regions` is null or points to `count` writable pointers.
+// `backend` is null or an open backend. `path` is null or a string. `options` is null or points to options whose `devices` is null or
+// points to `device_count` pairs. `regions` is null or points to `count` writable pointers.
 gpu_vmm_status gpu_vmm_regions_restore(const gpu_vmm_backend *backend,
                                        const char *path,
-                                       bool relocate,
+                                       const gpu_vmm_restore_options *options,
                                        gpu_vmm_region **regions,
                                        uint64_t count);
 

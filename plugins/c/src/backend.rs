@@ -112,6 +112,8 @@ struct Info<'a> {
 struct DeviceInfo<'a> {
     device: u32,
     name: &'a str,
+    /// The identifier by which other processes recognize the device, as the files of regions do.
+    uuid: Option<String>,
     total: u64,
     granularity: u64,
     /// Why the device cannot be used.
@@ -137,6 +139,7 @@ pub unsafe extern "C" fn gpu_vmm_backend_info(backend: *const Backend, json: *mu
         let devices = backend.devices().iter().map(|device| DeviceInfo {
             device: device.id.0,
             name: &device.name,
+            uuid: device.uuid.map(|uuid| uuid.to_string()),
             total: device.total_memory.0,
             granularity: device.granularity.bytes().0,
             unusable: device.unusable.as_deref(),

@@ -5,14 +5,83 @@
 
 use crate::backend::Backend;
 use crate::call::status;
+use crate::properties::check_reserved;
 use crate::region::Region;
 use crate::status::{CallResult, Failure, Status};
 use crate::stores::ring;
 use crate::texts::{self, check_place, clear, give, give_box, object, take_box};
 use gpu_vmm::extend::check_same;
 use gpu_vmm::snapshot::{Restore, Snapshot, SnapshotFile};
-use gpu_vmm::{AnyBackend, Operation, Region as Memory, WaitFor};
+use gpu_vmm::{AnyBackend, DeviceId, Operation, Region as Memory, WaitFor};
 use std::ffi::c_char;
+
+/// For `from` of gpu_vmm_device_pair: every device without an entry of its own.
+pub const GPU_VMM_DEVICE_ALL: u32 = 0xFFFF_FFFF;
+
+/// A device of a file, and the device of this process that replaces it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DevicePair {
+    /// The number of the device in the process that wrote the file, or GPU_VMM_DEVICE_ALL.
+    pub from: u32,
+    /// The number of the device in this process.
+    pub to: u32,
+}
+
+/// The options of restoring regions. All zeros, as after `= {0}`, is the default: at the address that each region had, and on the devices
+/// with the same numbers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RestoreOptions {
+    /// Whether a region lies elsewhere if its address is taken.
+    pub relocate: bool,
+    /// Whether each device without an entry in `devices` is the one with the same UUID here, whatever its number. A device that has no
+    /// UUID in the file is taken by its number, and one that is missing here by the entry of GPU_VMM_DEVICE_ALL, if there is one.
+    pub by_uuid: bool,
+    /// The devices that replace devices of the file, with their access; null for none. GPU_VMM_DEVICE_HOST is the CPU.
+    pub devices: *const DevicePair,
+    /// The number of entries in `devices`.
+    pub device_count: u64,
+    /// Must be zero. Later versions place their settings here.
+    pub reserved: [u64; 4],
+}
+
+impl RestoreOptions {
+    /// Reads the options; null means the default.
+    ///
+    /// # Safety
+    ///
+    /// `options` is null or points to options whose `devices` is null or points to `device_count` pairs.
+    unsafe fn read(options: *const Self) -> CallResult<Restore> {
+        let mut restore = Restore::new();
+        // SAFETY: guaranteed by the caller.
+        let Some(options) = (unsafe { options.as_ref() }) else { return Ok(restore) };
+        check_reserved("restore", options.reserved)?;
+        let Self { devices, device_count, .. } = *options;
+        if devices.is_null() && device_count > 0 {
+            return Err(Failure::invalid(format!(
+                "restore: devices is null, but device_count is {device_count}"
+            )));
+        }
+        if device_count > MAX_DEVICES {
+            return Err(Failure::invalid(format!(
+                "restore: device_count is {device_count}; expected at most {MAX_DEVICES}"
+            )));
+        }
+        for at in 0..device_count as usize {
+            // SAFETY: there are `device_count` pairs, as the caller guarantees.
+            let DevicePair { from, to } = unsafe { *devices.add(at) };
+            restore = match from {
+                GPU_VMM_DEVICE_ALL => restore.all_on(DeviceId(to)),
+                from => restore.device(DeviceId(from), DeviceId(to)),
+            };
+        }
+        if options.relocate {
+            restore = restore.relocate();
+        }
+        Ok(if options.by_uuid { restore.by_uuid() } else { restore })
+    }
+}
 
 /// Writes a region to a file, after waiting for the devices: its address, mappings, access and contents. An existing file of that
 /// name is replaced when the new one is complete. Nothing may write to the region meanwhile. `compress` compresses the contents.
@@ -39,21 +108,22 @@ pub unsafe extern "C" fn gpu_vmm_region_snapshot(
     })
 }
 
-/// Recreates a region from a file with exactly one, with its contents and at its address. With `relocate`, the region lies elsewhere
-/// if its address is taken. The file may come from another process, device or vendor.
+/// Recreates a region from a file with exactly one, with its contents. Null options mean the default: at its address, and on the device
+/// with the same number. The file may come from another process, device or vendor.
 ///
 /// Returns GPU_VMM_ADDRESS_TAKEN without `relocate`, GPU_VMM_FILE for a file that cannot be read or is no snapshot,
-/// GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_UNSUPPORTED for memory that the driver lacks, and
-/// GPU_VMM_INVALID_ARGUMENT for a file with several regions or none.
+/// GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, also for a UUID that no device has, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_UNSUPPORTED for
+/// memory that the driver lacks, and GPU_VMM_INVALID_ARGUMENT for a file with several regions or none.
 ///
 /// # Safety
 ///
-/// `backend` is null or an open backend. `path` is null or a string. `region` is null or points to a writable pointer.
+/// `backend` is null or an open backend. `path` is null or a string. `options` is null or points to options whose `devices` is null or
+/// points to `device_count` pairs. `region` is null or points to a writable pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_restore(
     backend: *const Backend,
     path: *const c_char,
-    relocate: bool,
+    options: *const RestoreOptions,
     region: *mut *mut Region,
 ) -> Status {
     // SAFETY: null or writable for a pointer, as the caller guarantees.
@@ -61,7 +131,9 @@ pub unsafe extern "C" fn gpu_vmm_region_restore(
     status(|| {
         check_place("region", region)?;
         // SAFETY: guaranteed by the caller.
-        let (backend, path) = unsafe { (&object("backend", backend)?.0, texts::path("path", path)?) };
+        let (backend, path, options) = unsafe {
+            (&object("backend", backend)?.0, texts::path("path", path)?, RestoreOptions::read(options)?)
+        };
         let file = SnapshotFile::open(path)?;
         let count = file.description().regions.len();
         if count != 1 {
@@ -70,7 +142,6 @@ pub unsafe extern "C" fn gpu_vmm_region_restore(
                 path.display()
             )));
         }
-        let options = if relocate { Restore::new().relocate() } else { Restore::new() };
         let restored = options.regions(&file, &ring(backend)?)?;
         let restored = restored.into_iter().next().map(|restored| restored.region);
         let restored = restored.ok_or_else(|| Failure::invalid("restore: there is no region"))?;
@@ -78,6 +149,9 @@ pub unsafe extern "C" fn gpu_vmm_region_restore(
         unsafe { give_box("region", region, || Ok(Region::of(backend, restored))) }
     })
 }
+
+/// The largest number of pairs in one call: devices have lower numbers.
+const MAX_DEVICES: u64 = 1024;
 
 /// The largest number of regions in one call: each is locked within the call for the one before.
 const MAX_REGIONS: u64 = 1024;
@@ -172,12 +246,13 @@ pub unsafe extern "C" fn gpu_vmm_snapshot_count(path: *const c_char, count: *mut
 ///
 /// # Safety
 ///
-/// `backend` is null or an open backend. `path` is null or a string. `regions` is null or points to `count` writable pointers.
+/// `backend` is null or an open backend. `path` is null or a string. `options` is null or points to options whose `devices` is null or
+/// points to `device_count` pairs. `regions` is null or points to `count` writable pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_regions_restore(
     backend: *const Backend,
     path: *const c_char,
-    relocate: bool,
+    options: *const RestoreOptions,
     regions: *mut *mut Region,
     count: u64,
 ) -> Status {
@@ -190,7 +265,9 @@ pub unsafe extern "C" fn gpu_vmm_regions_restore(
         let operation = Operation::Restore;
         check_count(operation, regions.is_null(), count)?;
         // SAFETY: guaranteed by the caller.
-        let (backend, path) = unsafe { (&object("backend", backend)?.0, texts::path("path", path)?) };
+        let (backend, path, options) = unsafe {
+            (&object("backend", backend)?.0, texts::path("path", path)?, RestoreOptions::read(options)?)
+        };
         let file = SnapshotFile::open(path)?;
         let there = file.description().regions.len() as u64;
         if there != count {
@@ -199,7 +276,6 @@ pub unsafe extern "C" fn gpu_vmm_regions_restore(
                 path.display()
             )));
         }
-        let options = if relocate { Restore::new().relocate() } else { Restore::new() };
         let restored = options.regions(&file, &ring(backend)?)?;
         for (at, restored) in restored.into_iter().enumerate() {
             // SAFETY: as above; the file has `count` regions.
@@ -238,6 +314,7 @@ mod tests {
     use super::*;
     use crate::handles;
     use crate::status::GPU_VMM_OK;
+    use crate::tests::ELSEWHERE;
     use gpu_vmm::{Bytes, Vendor};
     use std::ffi::CString;
 
@@ -299,7 +376,8 @@ mod tests {
             // SAFETY: the regions, the path and the places are valid for the calls.
             unsafe {
                 assert_eq!(gpu_vmm_regions_snapshot(given.as_ptr(), 3, path.as_ptr(), false), GPU_VMM_OK);
-                let status = gpu_vmm_regions_restore(backend, path.as_ptr(), true, restored.as_mut_ptr(), 3);
+                let status =
+                    gpu_vmm_regions_restore(backend, path.as_ptr(), &ELSEWHERE, restored.as_mut_ptr(), 3);
                 assert_eq!(status, GPU_VMM_OK);
             }
             assert_eq!(restored.map(byte_of), order.map(|place| place as u8 + 1));

@@ -36,10 +36,13 @@ use crate::replace::{
     gpu_vmm_region_swap_all,
 };
 use crate::reservation::{RegionOptions, gpu_vmm_region_grow_or_move, gpu_vmm_region_reserved};
-use crate::snapshot::{gpu_vmm_regions_restore, gpu_vmm_regions_snapshot};
+use crate::snapshot::{
+    DevicePair, GPU_VMM_DEVICE_ALL, RestoreOptions, gpu_vmm_region_restore, gpu_vmm_region_snapshot,
+    gpu_vmm_regions_restore, gpu_vmm_regions_snapshot,
+};
 use crate::status::{
-    GPU_VMM_ADDRESS_TAKEN, GPU_VMM_BUSY, GPU_VMM_INTERNAL, GPU_VMM_INVALID_ARGUMENT, GPU_VMM_NOT_FOUND,
-    GPU_VMM_OK, Status, gpu_vmm_last_error,
+    GPU_VMM_ADDRESS_TAKEN, GPU_VMM_BUSY, GPU_VMM_INTERNAL, GPU_VMM_INVALID_ARGUMENT, GPU_VMM_NO_SUCH_DEVICE,
+    GPU_VMM_NOT_FOUND, GPU_VMM_OK, Status, gpu_vmm_last_error,
 };
 use crate::tensor::{gpu_vmm_dlpack_delete, gpu_vmm_dlpack_device, gpu_vmm_region_dlpack};
 use crate::texts::gpu_vmm_string_free;
@@ -142,6 +145,7 @@ fn descriptions_have_the_values_of_the_backend() {
                 json!({
                     "device": device.id.0,
                     "name": device.name,
+                    "uuid": device.uuid.map(|uuid| uuid.to_string()),
                     "total": Bytes::mib(64).0,
                     "granularity": UNIT,
                     "unusable": null,
@@ -468,15 +472,70 @@ fn snapshot_regions_share_backend_and_addresses() {
         assert_eq!(write(&regions), GPU_VMM_OK);
         let mut restored = [null_mut(); 2];
         let mut restore =
-            |relocate| gpu_vmm_regions_restore(backend, path.as_ptr(), relocate, restored.as_mut_ptr(), 2);
-        assert_eq!(restore(false), GPU_VMM_ADDRESS_TAKEN);
-        assert_eq!(restore(true), GPU_VMM_OK);
+            |options| gpu_vmm_regions_restore(backend, path.as_ptr(), options, restored.as_mut_ptr(), 2);
+        assert_eq!(restore(null()), GPU_VMM_ADDRESS_TAKEN);
+        assert_eq!(restore(&ELSEWHERE), GPU_VMM_OK);
         for region in restored.into_iter().chain(regions.map(<*const Region>::cast_mut)) {
             ends(region, gpu_vmm_region_free);
         }
         gpu_vmm_region_free(mixed[1].cast_mut());
         gpu_vmm_close(backend);
         gpu_vmm_close(stranger);
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
+/// Options with which a region lies elsewhere if its address is taken.
+pub(crate) const ELSEWHERE: RestoreOptions =
+    RestoreOptions { relocate: true, by_uuid: false, devices: null(), device_count: 0, reserved: [0; 4] };
+
+#[test]
+fn region_is_restored_on_another_device() {
+    let config = HostConfig::new().devices(3).memory(Bytes::mib(64));
+    let (backend, fewer) = (open(&config), open(&config.clone().devices(1)));
+    let file = std::env::temp_dir().join(format!("gpu-vmm-c-devices-{}", std::process::id()));
+    let path = CString::new(file.to_str().unwrap()).unwrap();
+    let pair = |from, to| DevicePair { from, to };
+    // SAFETY: the objects are freed after their last use, the places are writable, and the options point to their pairs.
+    unsafe {
+        let written = result(|place| gpu_vmm_region_new(backend, 1, 0, place));
+        assert_eq!(gpu_vmm_region_grow(written, 1), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_region_snapshot(written, path.as_ptr(), false), GPU_VMM_OK);
+        ends(written, gpu_vmm_region_free);
+        let restore = |backend, by_uuid, pairs: &[DevicePair]| {
+            let (devices, device_count) = (pairs.as_ptr(), pairs.len() as u64);
+            let options = RestoreOptions { by_uuid, devices, device_count, ..ELSEWHERE };
+            let mut region = null_mut();
+            let status = gpu_vmm_region_restore(backend, path.as_ptr(), &raw const options, &raw mut region);
+            if status != GPU_VMM_OK {
+                return Err(status);
+            }
+            let found = result(|place| gpu_vmm_region_mapping(region, 0, place));
+            ends(region, gpu_vmm_region_free);
+            Ok(found.device)
+        };
+        assert_eq!(restore(backend, false, &[]), Ok(1));
+        assert_eq!(restore(backend, true, &[]), Ok(1));
+        assert_eq!(restore(backend, false, &[pair(1, 2)]), Ok(2));
+        assert_eq!(restore(backend, false, &[pair(0, 2)]), Ok(1));
+        assert_eq!(restore(backend, false, &[pair(GPU_VMM_DEVICE_ALL, 0), pair(1, 2)]), Ok(2));
+        assert_eq!(restore(backend, true, &[pair(1, 0)]), Ok(0));
+        assert_eq!(restore(fewer, false, &[pair(GPU_VMM_DEVICE_ALL, 0)]), Ok(0));
+        for by_uuid in [false, true] {
+            assert_eq!(restore(fewer, by_uuid, &[]), Err(GPU_VMM_NO_SUCH_DEVICE), "{}", last_error());
+        }
+        assert!(last_error().contains("UUID"), "{}", last_error());
+        assert_eq!(restore(fewer, true, &[pair(GPU_VMM_DEVICE_ALL, 0)]), Ok(0));
+        assert_eq!(restore(backend, false, &[pair(1, 4711)]), Err(GPU_VMM_NO_SUCH_DEVICE));
+        for (device_count, text) in [(1, "devices is null"), (0, "reserved")] {
+            let options = RestoreOptions { device_count, reserved: [0, 0, 0, 1 - device_count], ..ELSEWHERE };
+            let mut region = null_mut();
+            let status = gpu_vmm_region_restore(backend, path.as_ptr(), &raw const options, &raw mut region);
+            assert_eq!(status, GPU_VMM_INVALID_ARGUMENT);
+            assert!(last_error().contains(text), "{}", last_error());
+        }
+        gpu_vmm_close(backend);
+        gpu_vmm_close(fewer);
     }
     std::fs::remove_file(&file).unwrap();
 }

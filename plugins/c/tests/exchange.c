@@ -177,8 +177,8 @@ static void snapshots(const gpu_vmm_backend *backend, uint64_t unit) {
     CHECK(gpu_vmm_region_grow(region, 1));
     CHECK(gpu_vmm_region_write(region, 3, "in a file", 10));
     CHECK(gpu_vmm_region_snapshot(region, path, true));
-    RETURNS(GPU_VMM_ADDRESS_TAKEN, gpu_vmm_region_restore(backend, path, false, &restored));
-    CHECK(gpu_vmm_region_restore(backend, path, true, &restored));
+    RETURNS(GPU_VMM_ADDRESS_TAKEN, gpu_vmm_region_restore(backend, path, NULL, &restored));
+    CHECK(gpu_vmm_region_restore(backend, path, elsewhere(), &restored));
     char read[10] = "";
     CHECK(gpu_vmm_region_read(restored, 3, read, 10));
     demand(strcmp(read, "in a file") == 0 && address_of(restored) != address_of(region), "the contents are restored elsewhere");
@@ -190,7 +190,7 @@ static void snapshots(const gpu_vmm_backend *backend, uint64_t unit) {
     gpu_vmm_region_free(region);
     FILE *file = fopen(path, "w");
     demand(file != NULL && fputs("no snapshot", file) >= 0 && fclose(file) == 0, "a file is written");
-    RETURNS(GPU_VMM_FILE, gpu_vmm_region_restore(backend, path, true, &restored));
+    RETURNS(GPU_VMM_FILE, gpu_vmm_region_restore(backend, path, elsewhere(), &restored));
     remove(path);
 }
 
@@ -213,9 +213,9 @@ static void several(const gpu_vmm_backend *backend, uint64_t unit) {
     CHECK(gpu_vmm_regions_snapshot((const gpu_vmm_region *const *)made, 3, path, false));
     CHECK(gpu_vmm_snapshot_count(path, &there));
     demand(there == 3, "the file has all regions");
-    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_regions_restore(backend, path, true, restored, 2));
-    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_restore(backend, path, true, restored));
-    CHECK(gpu_vmm_regions_restore(backend, path, true, restored, 3));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_regions_restore(backend, path, elsewhere(), restored, 2));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_restore(backend, path, elsewhere(), restored));
+    CHECK(gpu_vmm_regions_restore(backend, path, elsewhere(), restored, 3));
     demand(byte_at(restored[0], 0) == 1 && byte_at(restored[1], unit) == 12 && byte_at(restored[2], 0) == 1, "in their order");
     CHECK(gpu_vmm_region_write(restored[2], 0, "x", 1));
     demand(byte_at(restored[0], 0) == 'x' && byte_at(made[0], 0) == 1, "two of them map one memory");

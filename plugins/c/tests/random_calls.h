@@ -143,7 +143,7 @@ static inline gpu_vmm_status file(caller *self) {
     gpu_vmm_region *restored = NULL;
     gpu_vmm_status status = gpu_vmm_region_snapshot(region(self), self->path, flag(self));
     if (status == GPU_VMM_OK) {
-        status = gpu_vmm_region_restore(backend(self), self->path, true, &restored);
+        status = gpu_vmm_region_restore(backend(self), self->path, elsewhere(), &restored);
         gpu_vmm_region_free(restored);
         remove(self->path);
     }

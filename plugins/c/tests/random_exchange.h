@@ -83,7 +83,7 @@ static inline gpu_vmm_status several_regions(caller *self) {
     if (below(self, 64) != 0) {
         uint64_t regions = 0;
         return flag(self) ? gpu_vmm_snapshot_count(flag(self) ? "/dev/null" : NULL, &regions)
-                          : gpu_vmm_regions_restore(backend(self), "/no/such/folder/file", true, NULL, below(self, 3));
+                          : gpu_vmm_regions_restore(backend(self), "/no/such/folder/file", elsewhere(), NULL, below(self, 3));
     }
     // No region twice, or the file would name one address for both.
     const gpu_vmm_region *regions[2] = {self->shared->regions[below(self, 2)], self->shared->regions[2]};
@@ -93,7 +93,7 @@ static inline gpu_vmm_status several_regions(caller *self) {
     if (status == GPU_VMM_OK) {
         CHECK(gpu_vmm_snapshot_count(self->path, &count));
         const uint64_t room = below(self, 4) == 0 ? below(self, 4) : count;
-        status = room > 2 ? GPU_VMM_OUT_OF_RANGE : gpu_vmm_regions_restore(self->shared->backend, self->path, true, restored, room);
+        status = room > 2 ? GPU_VMM_OUT_OF_RANGE : gpu_vmm_regions_restore(self->shared->backend, self->path, elsewhere(), restored, room);
         demand(status == GPU_VMM_OK || (restored[0] == NULL && restored[1] == NULL), "after an error no region exists");
         gpu_vmm_region_free(restored[0]);
         gpu_vmm_region_free(restored[1]);

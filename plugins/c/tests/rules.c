@@ -209,8 +209,8 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(number, gpu_vmm_offer_bytes(NULL, &bytes, &number));
     FAILS(object.region, gpu_vmm_region_import(backend, "no offer", 8, &object.region));
     FAILS(object.region, gpu_vmm_region_reserve(backend, &options, &object.region));
-    FAILS(object.region, gpu_vmm_region_restore(backend, "/no/such/file", false, &object.region));
-    FAILS(regions, gpu_vmm_regions_restore(backend, "/no/such/file", false, regions, 2));
+    FAILS(object.region, gpu_vmm_region_restore(backend, "/no/such/file", NULL, &object.region));
+    FAILS(regions, gpu_vmm_regions_restore(backend, "/no/such/file", NULL, regions, 2));
     FAILS(number, gpu_vmm_snapshot_count("/no/such/file", &number));
     FAILS(object.listener, gpu_vmm_listener_new("/no/such/folder/socket", &object.listener));
     FAILS(object.listener, gpu_vmm_listener_replace_stale("/no/such/folder/socket", &object.listener));

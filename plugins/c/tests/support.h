@@ -57,6 +57,12 @@ static inline gpu_vmm_region *filled(const gpu_vmm_backend *backend, uint64_t un
     return region;
 }
 
+// Options with which a region is restored elsewhere if its address is taken.
+static inline const gpu_vmm_restore_options *elsewhere(void) {
+    static const gpu_vmm_restore_options options = {true, false, NULL, 0, {0, 0, 0, 0}};
+    return &options;
+}
+
 static inline uint8_t byte_at(const gpu_vmm_region *region, uint64_t offset) {
     uint8_t byte = 0;
     CHECK(gpu_vmm_region_read(region, offset, &byte, 1));

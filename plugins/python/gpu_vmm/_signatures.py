@@ -27,6 +27,21 @@ class RegionOptions(ctypes.Structure):
     ]  # fmt: skip
 
 
+class DevicePair(ctypes.Structure):
+    """``gpu_vmm_device_pair``."""
+
+    _fields_ = [("from_", c_uint32), ("to", c_uint32)]
+
+
+class RestoreOptions(ctypes.Structure):
+    """``gpu_vmm_restore_options``."""
+
+    _fields_ = [
+        ("relocate", c_bool), ("by_uuid", c_bool), ("devices", POINTER(DevicePair)), ("device_count", c_uint64),
+        ("reserved", c_uint64 * 4),
+    ]  # fmt: skip
+
+
 class RangeStruct(ctypes.Structure):
     """``gpu_vmm_range``."""
 
@@ -129,9 +144,9 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_region_offer": (_STATUS, [_OBJECT, c_uint32, _NEW]),
     "gpu_vmm_region_import": (_STATUS, [_OBJECT, c_void_p, c_uint64, _NEW]),
     "gpu_vmm_region_snapshot": (_STATUS, [_OBJECT, c_char_p, c_bool]),
-    "gpu_vmm_region_restore": (_STATUS, [_OBJECT, c_char_p, c_bool, _NEW]),
+    "gpu_vmm_region_restore": (_STATUS, [_OBJECT, c_char_p, POINTER(RestoreOptions), _NEW]),
     "gpu_vmm_regions_snapshot": (_STATUS, [POINTER(c_void_p), c_uint64, c_char_p, c_bool]),
-    "gpu_vmm_regions_restore": (_STATUS, [_OBJECT, c_char_p, c_bool, POINTER(c_void_p), c_uint64]),
+    "gpu_vmm_regions_restore": (_STATUS, [_OBJECT, c_char_p, POINTER(RestoreOptions), POINTER(c_void_p), c_uint64]),
     "gpu_vmm_snapshot_count": (_STATUS, [c_char_p, _U64]),
     "gpu_vmm_banked_new": (_STATUS, [_OBJECT, _OPTIONS, _NEW]),
     "gpu_vmm_banked_free": (None, [_OBJECT]),

@@ -10,6 +10,8 @@ class DeviceInfo(TypedDict):
 
     device: int
     name: str
+    uuid: Optional[str]
+    """The identifier by which files of regions name the device; None if the driver reports none."""
     total: int
     granularity: int
     """The driver maps memory in multiples of this size."""

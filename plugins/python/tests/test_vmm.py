@@ -332,6 +332,31 @@ class Mapped(Case):
         with self.raises(gpu_vmm.FileError):
             region.snapshot("/no/such/folder/file")
 
+    def test_restore_on_other_devices(self):
+        opened = backend()
+        region, _ = region_of(opened, 1)
+        path = f"{self.folder()}/snapshot"
+        region.snapshot(path)
+        last = opened.devices - 1
+
+        def restored(**options):
+            one = vmm.Region.restore(opened, path, relocate=True, **options)
+            (other,) = vmm.restore(opened, path, relocate=True, **options)
+            self.assertEqual((one.read(0, 1), other.read(0, 1)), (b"\1", b"\1"))
+            self.assertEqual(one.mapping(0).device, other.mapping(0).device)
+            return one.mapping(0).device
+
+        self.assertEqual([restored(devices=devices) for devices in (None, {}, {7: 0}, last, {0: last})], [0, 0, 0, last, last])
+        self.assertEqual((restored(by_uuid=True), restored(by_uuid=True, devices={0: last})), (0, last))
+        for devices in opened.devices, {0: opened.devices}:
+            with self.raises(gpu_vmm.NoSuchDevice, f"device {opened.devices}"):
+                restored(devices=devices)
+        for devices in -1, {0: -1}, {1 << 31: 0}:
+            with self.raises(gpu_vmm.InvalidArgument, "devices: "):
+                restored(devices=devices)
+        with self.raises(TypeError, "devices: expected the number of a device, or a dict of numbers, not 'cuda:1' (str)"):
+            restored(devices="cuda:1")
+
     @unittest.skipUnless(sys.platform == "linux", "file names are bytes on Linux")
     def test_any_name_of_a_file(self):
         region, _ = region_of(backend(), 1)

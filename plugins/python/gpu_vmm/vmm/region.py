@@ -8,6 +8,7 @@ from typing import Optional, SupportsIndex
 from .._arguments import Path, kept_in, path_of, unsigned
 from .._handles import RegionHandle
 from .._library import check, library
+from .._restoring import Devices, restore_options
 from ..backend import Backend
 from ._bytes import source
 from ._contents import Contents
@@ -203,14 +204,21 @@ class Region(Mappings, Contents, Sharing):
         check(library().gpu_vmm_region_snapshot(self._handle, path_of("path", path), bool(compress)))
 
     @classmethod
-    def restore(cls, backend: Backend, path: Path, *, relocate: bool = False) -> Region:
+    def restore(
+        cls, backend: Backend, path: Path, *, relocate: bool = False, devices: Devices = None, by_uuid: bool = False
+    ) -> Region:
         """Recreates a region from a file with exactly one, at its address, or elsewhere if that is taken and ``relocate`` is true.
+
+        Its memory is on the devices with the numbers that they have in the file. ``devices``: the number of the device for all memory, or a
+        dict from the file's numbers to others. ``by_uuid``: each device that is not in ``devices`` is the one with its UUID, whatever the
+        number; one that has no UUID in the file is taken by its number. ``Backend.info()`` has the UUIDs of the devices here.
 
         The file may come from another process, device or vendor. Raises AddressTaken, FileError, OutOfMemory, NoSuchDevice,
         PeerUnreachable, Unsupported, and InvalidArgument for a file with several regions or none.
         """
         pointer, file = ctypes.c_void_p(), path_of("path", path)
-        check(library().gpu_vmm_region_restore(checked(backend)._handle, file, bool(relocate), ctypes.byref(pointer)))
+        wanted = restore_options(relocate, devices, by_uuid)
+        check(library().gpu_vmm_region_restore(checked(backend)._handle, file, ctypes.byref(wanted), ctypes.byref(pointer)))
         return cls._from(backend, pointer)
 
     def offer(self, by: OfferBy = OfferBy.PROCESS) -> Offer:

@@ -7,6 +7,7 @@ from typing import List, Sequence
 
 from .._arguments import Path, path_of
 from .._library import check, library
+from .._restoring import Devices, restore_options
 from ..backend import Backend
 from .device import checked
 from .region import Region
@@ -23,11 +24,13 @@ def snapshot(regions: Sequence[Region], path: Path, *, compress: bool = False) -
     check(library().gpu_vmm_regions_snapshot(pointers, len(handles), path_of("path", path), bool(compress)))
 
 
-def restore(backend: Backend, path: Path, *, relocate: bool = False) -> List[Region]:
+def restore(
+    backend: Backend, path: Path, *, relocate: bool = False, devices: Devices = None, by_uuid: bool = False
+) -> List[Region]:
     """Recreates all regions of a file in the order in which they were written, as :meth:`Region.restore` recreates one."""
     name, count = path_of("path", path), ctypes.c_uint64()
-    opened = checked(backend)._handle
+    opened, wanted = checked(backend)._handle, restore_options(relocate, devices, by_uuid)
     check(library().gpu_vmm_snapshot_count(name, ctypes.byref(count)))
     pointers = (ctypes.c_void_p * count.value)()
-    check(library().gpu_vmm_regions_restore(opened, name, bool(relocate), pointers, count.value))
+    check(library().gpu_vmm_regions_restore(opened, name, ctypes.byref(wanted), pointers, count.value))
     return [Region._from(backend, ctypes.c_void_p(pointer)) for pointer in pointers]
