@@ -2091,6 +2091,24 @@ gpu_vmm_status gpu_vmm_region_snapshot(const gpu_vmm_region *region,
                                        const char *path,
                                        bool compress);
 
+// Returns the name that gpu_vmm_region_set_tag has given to the region or to the one in the file from which it was restored; an empty
+// string if there is none. Free the text with gpu_vmm_string_free.
+//
+// Returns GPU_VMM_INVALID_ARGUMENT for a name with a zero byte, which a file can have.
+//
+// # Safety
+//
+// `region` is null or a region. `tag` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_region_tag(const gpu_vmm_region *region,
+                                  char **tag);
+
+// Names a region for the program's own use. Files of regions have the name: it can say what the contents are.
+//
+// # Safety
+//
+// `region` is null or a region. `tag` is null or a string.
+gpu_vmm_status gpu_vmm_region_set_tag(const gpu_vmm_region *region, const char *tag);
+
 // Recreates a region from a file with exactly one, with its contents. Null options mean the default: at its address, and on the device
 // with the same number. The file may come from another process, device or vendor.
 //

@@ -9,7 +9,7 @@ use crate::properties::check_reserved;
 use crate::region::Region;
 use crate::status::{CallResult, Failure, Status};
 use crate::stores::ring;
-use crate::texts::{self, check_place, clear, give, give_box, object, take_box};
+use crate::texts::{self, check_place, clear, give, give_box, give_text, object, take_box};
 use gpu_vmm::extend::check_same;
 use gpu_vmm::snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm::{AnyBackend, DeviceId, Operation, Region as Memory, WaitFor};
@@ -103,6 +103,44 @@ pub unsafe extern "C" fn gpu_vmm_region_snapshot(
         let ring = ring(&region.backend)?;
         region.memory.change(Operation::TakeSnapshot, true, |region| {
             Snapshot::new(&ring).region(region).compress(compress).write(path, WaitFor::all_devices())
+        })?;
+        Ok(())
+    })
+}
+
+/// Returns the name that gpu_vmm_region_set_tag has given to the region or to the one in the file from which it was restored; an empty
+/// string if there is none. Free the text with gpu_vmm_string_free.
+///
+/// Returns GPU_VMM_INVALID_ARGUMENT for a name with a zero byte, which a file can have.
+///
+/// # Safety
+///
+/// `region` is null or a region. `tag` is null or points to a writable pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_region_tag(region: *const Region, tag: *mut *mut c_char) -> Status {
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(tag) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let found = unsafe { object("region", region) }?.memory.with(|region| region.tag().to_owned())?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { give_text("tag", tag, found) }
+    })
+}
+
+/// Names a region for the program's own use. Files of regions have the name: it can say what the contents are.
+///
+/// # Safety
+///
+/// `region` is null or a region. `tag` is null or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_region_set_tag(region: *const Region, tag: *const c_char) -> Status {
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let (region, tag) = unsafe { (object("region", region)?, texts::required("tag", tag)?) };
+        region.memory.change(Operation::LockRegion, true, |region| {
+            region.set_tag(tag);
+            Ok(())
         })?;
         Ok(())
     })

@@ -231,9 +231,20 @@ pub(crate) unsafe fn give_json(place: *mut *mut c_char, value: &impl Serialize) 
     // Before the text is made, which would leak.
     check_place("json", place)?;
     let text = serde_json::to_string(value).map_err(|error| Failure::invalid(error.to_string()))?;
-    let text = CString::new(text).map_err(|error| Failure::invalid(error.to_string()))?;
     // SAFETY: guaranteed by the caller.
-    unsafe { give("json", place, text.into_raw()) }
+    unsafe { give_text("json", place, text) }
+}
+
+/// Writes a text, whose ownership passes to the caller.
+///
+/// # Safety
+///
+/// As for [`give`].
+pub(crate) unsafe fn give_text(what: &str, place: *mut *mut c_char, text: String) -> CallResult {
+    check_place(what, place)?;
+    let text = CString::new(text).map_err(|error| Failure::invalid(format!("{what}: {error}")))?;
+    // SAFETY: guaranteed by the caller.
+    unsafe { give(what, place, text.into_raw()) }
 }
 
 /// Frees a string that a function of this library returned. Null does nothing.
@@ -244,7 +255,7 @@ pub(crate) unsafe fn give_json(place: *mut *mut c_char, value: &impl Serialize) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_string_free(text: *mut c_char) {
     if !text.is_null() {
-        // SAFETY: `into_raw` made it in `give_json`, as the caller guarantees.
+        // SAFETY: `into_raw` made it in `give_text`, as the caller guarantees.
         drop(unsafe { CString::from_raw(text) });
     }
 }

@@ -176,9 +176,18 @@ static void snapshots(const gpu_vmm_backend *backend, uint64_t unit) {
     CHECK(gpu_vmm_region_reserve(backend, &options, &region));
     CHECK(gpu_vmm_region_grow(region, 1));
     CHECK(gpu_vmm_region_write(region, 3, "in a file", 10));
+    char *tag = NULL;
+    CHECK(gpu_vmm_region_tag(region, &tag));
+    demand(strcmp(tag, "") == 0, "a region has no name at first");
+    gpu_vmm_string_free(tag);
+    CHECK(gpu_vmm_region_set_tag(region, "weights"));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_set_tag(region, NULL));
     CHECK(gpu_vmm_region_snapshot(region, path, true));
     RETURNS(GPU_VMM_ADDRESS_TAKEN, gpu_vmm_region_restore(backend, path, NULL, &restored));
     CHECK(gpu_vmm_region_restore(backend, path, elsewhere(), &restored));
+    CHECK(gpu_vmm_region_tag(restored, &tag));
+    demand(strcmp(tag, "weights") == 0, "the name is restored");
+    gpu_vmm_string_free(tag);
     char read[10] = "";
     CHECK(gpu_vmm_region_read(restored, 3, read, 10));
     demand(strcmp(read, "in a file") == 0 && address_of(restored) != address_of(region), "the contents are restored elsewhere");

@@ -187,6 +187,7 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(filled, gpu_vmm_physical_properties(NULL, &filled));
     FAILS(flag, gpu_vmm_physical_same(NULL, NULL, &flag));
     FAILS(number, gpu_vmm_physical_holders(NULL, &number));
+    FAILS(text, gpu_vmm_region_tag(NULL, &text));
     FAILS(number, gpu_vmm_region_holders(region, UINT64_MAX, &number));
     FAILS(number, gpu_vmm_region_make_private(region, UINT64_MAX, 1, NULL, &number));
     FAILS(number, gpu_vmm_region_suspend_shared(region, "floppy", false, &number, NULL));

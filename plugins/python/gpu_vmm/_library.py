@@ -87,7 +87,6 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_forget_stream": (_STATUS, [_OBJECT, c_void_p]),
     "gpu_vmm_pool_stats": (_STATUS, [_OBJECT, POINTER(c_void_p)]),
     "gpu_vmm_pool_snapshot": (_STATUS, [_OBJECT, POINTER(c_void_p)]),
-    "gpu_vmm_region_new": (_STATUS, [_OBJECT, c_uint32, c_uint64, POINTER(_OBJECT)]),
     "gpu_vmm_region_free": (None, [_OBJECT]),
     "gpu_vmm_region_grow": (_STATUS, [_OBJECT, c_uint64]),
     "gpu_vmm_region_shrink": (_STATUS, [_OBJECT, c_uint64, c_bool, _U64]),

@@ -143,6 +143,8 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_region_copy": (_STATUS, [_OBJECT, c_uint64, _OBJECT, c_uint64, c_uint64]),
     "gpu_vmm_region_offer": (_STATUS, [_OBJECT, c_uint32, _NEW]),
     "gpu_vmm_region_import": (_STATUS, [_OBJECT, c_void_p, c_uint64, _NEW]),
+    "gpu_vmm_region_tag": (_STATUS, [_OBJECT, POINTER(c_void_p)]),
+    "gpu_vmm_region_set_tag": (_STATUS, [_OBJECT, c_char_p]),
     "gpu_vmm_region_snapshot": (_STATUS, [_OBJECT, c_char_p, c_bool]),
     "gpu_vmm_region_restore": (_STATUS, [_OBJECT, c_char_p, POINTER(RestoreOptions), _NEW]),
     "gpu_vmm_regions_snapshot": (_STATUS, [POINTER(c_void_p), c_uint64, c_char_p, c_bool]),

@@ -6,21 +6,25 @@ import copy
 import ctypes
 from typing import Any, Callable, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union, overload
 
-from ._arguments import Path, kept_in, unsigned
+from ._arguments import Path, kept_in, path_of, text, unsigned
 from ._dlpack import capsule, versioned
 from ._dtype import DType, DTypeLike, DTypeName, dtype_of
 from ._elements import Elements
 from ._handles import RegionHandle
 from ._index import position, positions
-from ._library import check, library
+from ._library import check, library, take_text
 from ._lock import Lock
 from ._owner import Owner
+from ._restoring import Devices, restore_options
+from ._signatures import MappingStruct
 from ._typing import CapsuleType, Number, Values
 from ._values import as_bytes, pack
 from ._views import Views
 from .backend import Backend
-from .errors import Busy, InvalidArgument, OutOfRange, Suspended
+from .errors import Busy, FileError, InvalidArgument, NotMapped, OutOfRange, Suspended
 from .results import ArrayInterface, CudaArrayInterface
+from .vmm._options import options
+from .vmm.properties import Placement, Properties
 
 
 class _Shown(Owner):
@@ -174,18 +178,20 @@ class DeviceVec(_Shown):
     NumPy or PyTorch, or Python's ``bool``, ``int`` (int64), ``float`` (float64) or ``complex`` (complex128). ``values``: numbers, a
     C-contiguous buffer of that type, or ``bytes`` (raw contents); of one dimension. ``backend``: None is ``gpu_vmm.open()``.
     ``reserve``: the number of elements that the vector can grow to, None for as many as the device has memory for; addresses take no
-    memory.
+    memory. ``placement`` and ``address`` are as for ``vmm.Region``: with ``vmm.Placement.RESTORABLE`` and ``reserve``, :meth:`restore` can
+    have the address in another process.
 
     ``len``, iteration and ``vec[key]`` are as for a list: negative indices count from the end, and a slice is a list, a copy.
     ``vec[key] = value`` keeps the length, as in NumPy.
 
     Any thread may use it; changes by several threads run one at a time. ``copy.copy`` and ``copy.deepcopy`` are :meth:`copy`.
 
-    Raises InvalidArgument, OutOfMemory, OutOfAddressSpace, Unsupported.
+    Raises InvalidArgument, OutOfMemory, OutOfAddressSpace, AddressTaken, Unaligned, Unsupported.
     """
 
     __slots__ = (
-        "_backend", "_device", "_dtype", "_elements", "_length", "_lock", "_number", "_region", "_reserve", "_seen", "_views", "__weakref__",
+        "_backend", "_device", "_dtype", "_elements", "_length", "_lock", "_number", "_placement", "_region", "_reserve", "_seen", "_views",
+        "__weakref__",
     )  # fmt: skip
 
     def __init__(
@@ -196,32 +202,33 @@ class DeviceVec(_Shown):
         backend: Optional[Backend] = None,
         device: SupportsIndex = 0,
         reserve: Optional[SupportsIndex] = None,
+        placement: Placement = Placement.ANYWHERE,
+        address: SupportsIndex = 0,
     ) -> None:
         self._make_once("_region")
-        self._dtype: DType = dtype_of(dtype)
-        if backend is not None and not isinstance(backend, Backend):
-            raise TypeError(f"backend: expected a gpu_vmm.Backend, not {type(backend).__name__}; gpu_vmm.open(name) opens one")
-        self._backend = Backend() if backend is None else backend
-        number = self._number = unsigned("device", device, 32)
-        count = self._reserve = None if reserve is None else unsigned("reserve", reserve)
+        kind, opened, number = dtype_of(dtype), _opened(backend), unsigned("device", device, 32)
+        count = None if reserve is None else unsigned("reserve", reserve)
         if count == 0:
             raise InvalidArgument("reserve: 0 elements; pass None for as many as the device has memory for")
-        size = self._dtype.itemsize
-        room = 0 if count is None else unsigned(f"reserve: {count} elements of {self._dtype.name}, in bytes", count * size)
-        kind, name = ctypes.c_int32(), ctypes.c_int32()
-        check(library().gpu_vmm_dlpack_device(self._backend._handle, number, ctypes.byref(kind), ctypes.byref(name)))
-        self._device: Tuple[int, int] = (kind.value, name.value)
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_region_new(self._backend._handle, number, room, ctypes.byref(pointer)))
-        self._region = RegionHandle(pointer)
-        self._elements = Elements(self._region, self._dtype, self._device[0] == 1)
-        self._length = 0
-        self._lock = Lock()
+        room = 0 if count is None else unsigned(f"reserve: {count} elements of {kind.name}, in bytes", count * kind.itemsize)
+        wanted, pointer = options(Properties(device=number), room, placement, address, 0), ctypes.c_void_p()
+        on = _dlpack_device(opened, number)
+        check(library().gpu_vmm_region_reserve(opened._handle, ctypes.byref(wanted), ctypes.byref(pointer)))
+        self._own(opened, number, on, RegionHandle(pointer), kind, 0)
+        self._reserve, self._placement = count, Placement(placement)
+        if values is not None:
+            self.extend(values)
+
+    def _own(self, opened: Backend, number: int, on: Tuple[int, int], region: RegionHandle, dtype: DType, length: int) -> None:
+        """Sets all attributes."""
+        self._backend, self._number, self._device, self._dtype = opened, number, on, dtype
+        self._region, self._length, self._lock = region, length, Lock()
+        self._elements = Elements(region, dtype, on[0] == 1)
+        self._reserve = None
+        self._placement = Placement.ANYWHERE
         # The buffers that other libraries have, and whether __cuda_array_interface__ was read, which does not report the end of a view.
         self._views = Views()
         self._seen = False
-        if values is not None:
-            self.extend(values)
 
     def _vec(self) -> DeviceVec:
         return self
@@ -254,7 +261,8 @@ class DeviceVec(_Shown):
 
     def copy(self) -> DeviceVec:
         """Returns a vector with the same elements in its own memory on the same device. Copies through the host."""
-        made = DeviceVec(self._dtype.name, backend=self._backend, device=self._number, reserve=self._reserve)
+        place = self._placement if self._placement == Placement.RESTORABLE else Placement.ANYWHERE
+        made = DeviceVec(self._dtype.name, backend=self._backend, device=self._number, reserve=self._reserve, placement=place)
         with self._lock:
             made._elements.make_room(self._length)
             for part in self._elements.pieces(0, self._length):
@@ -374,6 +382,47 @@ class DeviceVec(_Shown):
         check(library().gpu_vmm_region_is_suspended(self._region, ctypes.byref(asleep)))
         return asleep.value
 
+    def snapshot(self, path: Path, *, compress: bool = False) -> None:
+        """Writes the address, the type and the elements to a file, after waiting for the devices. :meth:`restore` reads it.
+
+        A file of that name is replaced when the new one is complete. Raises FileError, Suspended, and Busy for a capture.
+        """
+        with self._lock:
+            tag = text("tag", f"{_TAG} {self._dtype.name} {self._length}")
+            check(library().gpu_vmm_region_set_tag(self._region, tag))
+            check(library().gpu_vmm_region_snapshot(self._region, path_of("path", path), bool(compress)))
+
+    @classmethod
+    def restore(
+        cls,
+        path: Path,
+        *,
+        backend: Optional[Backend] = None,
+        relocate: bool = False,
+        devices: Devices = None,
+        by_uuid: bool = False,
+    ) -> DeviceVec:
+        """Returns the vector that :meth:`snapshot` has written, at its address, or elsewhere if that is taken and ``relocate`` is true.
+
+        ``devices`` and ``by_uuid`` are as for ``vmm.Region.restore``. The file may come from another process, device or vendor. Raises
+        what that raises, and FileError for a file that has no vector.
+        """
+        opened, wanted, pointer = _opened(backend), restore_options(relocate, devices, by_uuid), ctypes.c_void_p()
+        file = path_of("path", path)
+        check(library().gpu_vmm_region_restore(opened._handle, file, ctypes.byref(wanted), ctypes.byref(pointer)))
+        region = RegionHandle(pointer)
+        tag = ctypes.c_void_p()
+        check(library().gpu_vmm_region_tag(region, ctypes.byref(tag)))
+        words = take_text(tag).split(" ")
+        if len(words) != 3 or words[0] != _TAG or not words[2].isdecimal():
+            raise FileError(f"restore: {path!r} has a region and no vector; restore it by vmm.Region.restore")
+        number = _device_of(region)
+        made = cls.__new__(cls)
+        made._own(opened, number, _dlpack_device(opened, number), region, dtype_of(words[1]), int(words[2]))  # type: ignore[arg-type]
+        if made._length > made.capacity:
+            raise FileError(f"restore: {path!r} has memory for {made.capacity} elements of {words[1]}, and {words[2]} elements")
+        return made
+
     def read_only(self) -> ReadOnlyVec:
         """Returns a view of the vector that is exported as read-only."""
         return ReadOnlyVec(self)
@@ -399,6 +448,35 @@ class DeviceVec(_Shown):
                 self._elements.put(where.start, contents)
             else:
                 self._elements.put_apart(where, contents)
+
+
+_TAG = "gpu_vmm.DeviceVec"
+"""The first word of the name of a vector's region in a file; the type and the length follow."""
+
+
+def _opened(backend: Optional[Backend]) -> Backend:
+    """Returns a backend, the best one for None."""
+    if backend is not None and not isinstance(backend, Backend):
+        raise TypeError(f"backend: expected a gpu_vmm.Backend, not {type(backend).__name__}; gpu_vmm.open(name) opens one")
+    return Backend() if backend is None else backend
+
+
+def _dlpack_device(backend: Backend, number: int) -> Tuple[int, int]:
+    """Returns DLPack's type and number of a device."""
+    kind, name = ctypes.c_int32(), ctypes.c_int32()
+    check(library().gpu_vmm_dlpack_device(backend._handle, number, ctypes.byref(kind), ctypes.byref(name)))
+    return kind.value, name.value
+
+
+def _device_of(region: RegionHandle) -> int:
+    """Returns the device of a region's memory. A region without memory gets some, on the device with whose memory it grows."""
+    found = MappingStruct()
+    try:
+        check(library().gpu_vmm_region_mapping(region, 0, ctypes.byref(found)))
+    except NotMapped:
+        check(library().gpu_vmm_region_grow(region, 1))
+        check(library().gpu_vmm_region_mapping(region, 0, ctypes.byref(found)))
+    return int(found.device)
 
 
 def _is_one(value: object) -> bool:

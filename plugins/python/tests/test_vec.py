@@ -3,9 +3,11 @@
 import array
 import ctypes
 import math
+import tempfile
 import unittest
 
 import gpu_vmm
+from gpu_vmm import vmm
 from support import MIB, NAME, Case, Counted, backend, overwrite
 
 try:
@@ -226,6 +228,59 @@ class Vectors(Case):
             self.assertGreater(vec.resume(), 0)
             self.assertEqual((vec.is_suspended, vec.resume()), (False, 0))
             self.assertEqual((vec.address, vec.tolist()), (address, [turn] * 1000))
+
+    def test_restored_from_a_file(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = f"{folder.name}/vector"
+        for dtype, values in ("bfloat16", [1.5, -2.0, 3.0]), ("int64", list(range(500_000))), ("uint8", []):
+            vec = self.vec(dtype, values, reserve=1 << 20, placement=vmm.Placement.RESTORABLE)
+            vec.snapshot(path, compress=dtype == "int64")
+            vec.append(4)  # after the snapshot
+            with self.raises(gpu_vmm.AddressTaken):
+                gpu_vmm.DeviceVec.restore(path, backend=self.backend)
+            other = gpu_vmm.DeviceVec.restore(path, backend=self.backend, relocate=True)
+            self.assertEqual((other.dtype, other.tolist(), other.__dlpack_device__()), (dtype, values, vec.__dlpack_device__()))
+            self.assertNotEqual(other.address, vec.address)
+            address = vec.address
+            del vec
+            again = gpu_vmm.DeviceVec.restore(path, backend=self.backend, devices=self.backend.devices - 1)
+            self.assertEqual((again.address, again.tolist()), (address, values))
+            again.extend([7] * 10)
+            self.assertEqual((again.tolist(), len(other)), (values + [7] * 10, len(values)))
+            again.suspend()
+            with self.raises(gpu_vmm.Suspended):
+                again.snapshot(path)
+
+    def test_file_without_a_vector_is_refused(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = f"{folder.name}/region"
+        region = vmm.Region(self.backend, MIB)
+        region.grow(1)
+        for tag, text in (
+            ("", "no vector"), ("gpu_vmm.DeviceVec int8", "no vector"), ("gpu_vmm.DeviceVec int8 -1", "no vector"),
+            (f"gpu_vmm.DeviceVec int8 {region.size + 1}", f"memory for {region.size} elements of int8, and {region.size + 1}"),
+        ):  # fmt: skip
+            region.tag = tag
+            region.snapshot(path)
+            with self.assertRaisesRegex(gpu_vmm.FileError, text):
+                gpu_vmm.DeviceVec.restore(path, backend=self.backend, relocate=True)
+        with self.raises(gpu_vmm.FileError):
+            gpu_vmm.DeviceVec.restore(f"{folder.name}/nothing", backend=self.backend)
+
+    def test_placement(self):
+        place = self.vec("int8", reserve=MIB, placement=vmm.Placement.RESTORABLE).address
+        vec = self.vec("int8", [1], reserve=MIB, placement=vmm.Placement.EXACT, address=place)
+        self.assertEqual((vec.address, vec.tolist()), (place, [1]))
+        with self.raises(gpu_vmm.AddressTaken):
+            self.vec("int8", reserve=MIB, placement=vmm.Placement.EXACT, address=place)
+        self.assertNotEqual(self.vec("int8", reserve=MIB, placement=vmm.Placement.PREFER, address=place).address, place)
+        with self.raises(gpu_vmm.InvalidArgument, "placement is 0 (anywhere)"):
+            self.vec("int8", reserve=MIB, address=place)
+        with self.assertRaises(ValueError):
+            self.vec("int8", placement=17)
+        self.assertEqual(vec.copy().tolist(), [1])
 
     def test_interfaces(self):
         vec = self.vec("float32", [1, 2, 3])

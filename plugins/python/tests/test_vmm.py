@@ -325,10 +325,16 @@ class Mapped(Case):
         region.grow(1)
         region.write(b"in a file", 3)
         path = f"{self.folder()}/snapshot"
+        self.assertEqual(region.tag, "")
+        region.tag = "größe 9"
+        for wrong, kind in ("a\0b", gpu_vmm.InvalidArgument), (9, TypeError):
+            with self.raises(kind, "tag: "):
+                region.tag = wrong
         region.snapshot(path, compress=True)
         with self.raises(gpu_vmm.AddressTaken):
             vmm.Region.restore(opened, path)
-        self.assertEqual(vmm.Region.restore(opened, path, relocate=True).read(3, 9), b"in a file")
+        restored = vmm.Region.restore(opened, path, relocate=True)
+        self.assertEqual((restored.read(3, 9), restored.tag), (b"in a file", "größe 9"))
         with self.raises(gpu_vmm.FileError):
             region.snapshot("/no/such/folder/file")
 

@@ -166,6 +166,11 @@ impl<B: Backend> Region<B> {
         &self.tag
     }
 
+    /// Changes the caller's name for the region, for example to what the program needs to know about the contents of a snapshot.
+    pub fn set_tag(&mut self, tag: impl Into<Box<str>>) {
+        self.tag = tag.into();
+    }
+
     /// Returns the size of the region's address range.
     #[must_use]
     pub fn reserved(&self) -> Bytes {

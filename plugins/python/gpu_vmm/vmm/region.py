@@ -6,8 +6,9 @@ import ctypes
 from typing import Optional, SupportsIndex
 
 from .._arguments import Path, kept_in, path_of, unsigned
+from .._arguments import text as text_of
 from .._handles import RegionHandle
-from .._library import check, library
+from .._library import check, library, take_text
 from .._restoring import Devices, restore_options
 from ..backend import Backend
 from ._bytes import source
@@ -83,6 +84,17 @@ class Region(Mappings, Contents, Sharing):
         size = ctypes.c_uint64()
         check(library().gpu_vmm_region_size(self._handle, ctypes.byref(size)))
         return size.value
+
+    @property
+    def tag(self) -> str:
+        """A name for the program's own use, at first empty. Files of regions have it: it can say what the contents are."""
+        text = ctypes.c_void_p()
+        check(library().gpu_vmm_region_tag(self._handle, ctypes.byref(text)))
+        return take_text(text)
+
+    @tag.setter
+    def tag(self, tag: str) -> None:
+        check(library().gpu_vmm_region_set_tag(self._handle, text_of("tag", tag)))
 
     def grow(self, size: SupportsIndex, pages: Optional[PageList] = None) -> None:
         """Grows in place to at least ``size`` bytes. No byte is copied. Raises OutOfMemory, OutOfAddressSpace, Suspended.
