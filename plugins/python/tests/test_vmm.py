@@ -642,6 +642,80 @@ class Closed(Case):
                     self.assertIs(followed.next(), vmm.ExchangeEvent.CHANGED)
                     self.assertIs(followed.next(0.25), vmm.ExchangeEvent.NONE)
 
+    def test_a_signal_ends_a_wait_for_a_reader(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        opened, path = backend(), f"{folder.name}/socket"
+        unit = vmm.reservation_unit(opened)
+        region = vmm.Region(opened, 2 * unit, vmm.Properties(handle_types=vmm.HandleTypes.FD))
+        region.grow(unit)
+        main, progress, done = threading.main_thread().ident, [0], threading.Event()
+
+        def watch():
+            # The signal comes once a call waits: between two calls it would end a wait of no kind.
+            seen = -1
+            while progress[0] != seen:
+                seen = progress[0]
+                if done.wait(1):
+                    return
+            signal.pthread_kill(main, signal.SIGINT)
+
+        def interrupted(wait):
+            thread, began = threading.Thread(target=watch), time.monotonic()
+            thread.start()
+            with self.assertRaises(KeyboardInterrupt):
+                wait()
+            thread.join()
+            return time.monotonic() - began
+
+        def publish_until_full():
+            while True:
+                region.grow(2 * unit) if region.size == unit else region.shrink(unit)
+                exporter.publish()
+                progress[0] += 1
+
+        with vmm.Listener(path) as listener:
+            exported = []
+            thread = threading.Thread(target=lambda: exported.append(listener.export(region)))
+            thread.start()
+            with vmm.FollowedRegion(opened, path) as followed:
+                thread.join()
+                self.addCleanup(done.set)
+                with exported.pop() as exporter:
+                    self.assertLess(interrupted(publish_until_full), 20)
+                    self.assertLess(interrupted(exporter.request_release), 20)
+                    # Both are sent once the other side reads.
+                    events = set()
+                    while vmm.ExchangeEvent.RELEASE_REQUESTED not in events:
+                        events.add(followed.next(20))
+                    self.assertEqual(events, {vmm.ExchangeEvent.CHANGED, vmm.ExchangeEvent.RELEASE_REQUESTED})
+
+    def test_publishing_in_a_callback_does_not_wait(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        opened, path = backend(), f"{folder.name}/socket"
+        unit = vmm.reservation_unit(opened)
+        region = vmm.Region(opened, 2 * unit, vmm.Properties(handle_types=vmm.HandleTypes.FD))
+        region.grow(unit)
+        region.grow(2 * unit)
+        refused = []
+
+        def before(change):
+            with self.raises(gpu_vmm.Busy):
+                exporter.publish()
+            refused.append(change.operation)
+
+        region.on_backing_change(before)
+        with vmm.Listener(path) as listener:
+            exported = []
+            thread = threading.Thread(target=lambda: exported.append(listener.export(region)))
+            thread.start()
+            with vmm.FollowedRegion(opened, path):
+                thread.join()
+                with exported.pop() as exporter:
+                    region.shrink(unit)
+        self.assertEqual(refused, ["shrink"])
+
     def test_only_the_named_user_follows(self):
         opened, us = backend(), os.geteuid()
         folder = tempfile.TemporaryDirectory()

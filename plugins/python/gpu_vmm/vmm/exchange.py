@@ -19,6 +19,7 @@ from ..errors import InvalidArgument, Status, TimedOut, Unsupported
 from ._bytes import room, source, target
 from ._closable import Closable
 from .device import checked
+from .observer import in_callback
 from .region import Region
 
 _WAIT = 30.0
@@ -89,7 +90,7 @@ def _interruptible(work: Callable[[], _T]) -> _T:
 
     If a signal's handler raises an exception meanwhile, as for Ctrl-C, the call ends at its own timeout, and its result is dropped.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or in_callback():
         return work()
     results: List[_T] = []
     errors: List[BaseException] = []
@@ -175,9 +176,14 @@ class Exporter(Closable):
         return f"<gpu_vmm.vmm.Exporter{', closed' if self.closed else f' of {self._region!r}'}>"
 
     def publish(self) -> bool:
-        """Sends the changes of the region since the last call. Returns whether there were any. Raises PeerError."""
-        sent = ctypes.c_bool()
-        check(_function("gpu_vmm_exporter_publish")(self._handle, self._region._handle, ctypes.byref(sent)))
+        """Sends the changes of the region since the last call. Returns whether there were any.
+
+        Waits while the other process does not read what was sent before. If a signal ends that wait, the changes are sent nevertheless once
+        it reads. Raises PeerError, TimedOut.
+        """
+        sent, publish = ctypes.c_bool(), _function("gpu_vmm_exporter_publish")
+        handle, region = self._handle, self._region._handle
+        _interruptible(lambda: check(publish(handle, region, ctypes.byref(sent))))
         return sent.value
 
     def wait_applied(self, timeout: float = _WAIT) -> None:
@@ -186,8 +192,12 @@ class Exporter(Closable):
         _in_slices(_seconds(timeout), lambda wait: _function("gpu_vmm_exporter_wait_applied")(handle, wait))
 
     def request_release(self) -> None:
-        """Asks the other process to release the memory. Raises PeerError if it has ended."""
-        check(_function("gpu_vmm_exporter_request_release")(self._handle))
+        """Asks the other process to release the memory. Raises PeerError if it has ended, TimedOut if it does not read.
+
+        If a signal ends the wait, the request is sent nevertheless once the other process reads.
+        """
+        handle, request = self._handle, _function("gpu_vmm_exporter_request_release")
+        _interruptible(lambda: check(request(handle)))
 
     def wait_released(self, timeout: float = _WAIT) -> ReleaseOutcome:
         """Waits until the exchange has ended. Raises TimedOut if it does not in ``timeout`` seconds."""

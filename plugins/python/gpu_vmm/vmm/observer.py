@@ -86,6 +86,20 @@ class _Refused(threading.local):
 _refused = _Refused()
 
 
+class _Running(threading.local):
+    """The number of callbacks that this thread is in."""
+
+    count = 0
+
+
+_running = _Running()
+
+
+def in_callback() -> bool:
+    """Returns whether this thread is in a callback. The library waits for no object there, but would in another thread."""
+    return _running.count > 0
+
+
 def _change(change: Any) -> BackingChange:
     found = change.contents
     effect = BackingEffect(found.effect)
@@ -96,6 +110,7 @@ def _change(change: Any) -> BackingChange:
 
 
 def _call_before(context: int, change: Any) -> int:
+    _running.count += 1
     try:
         before = _live[context].before
         if before is not None:
@@ -104,13 +119,19 @@ def _call_before(context: int, change: Any) -> int:
     except BaseException as error:  # an exception cannot pass through C; `changing` raises it
         _refused.error = error
         return int(Status.BUSY)
+    finally:
+        _running.count -= 1
 
 
 def _call_after(context: int, change: Any, outcome: int) -> None:
     # An exception is reported to sys.unraisablehook: the operation has ended.
-    after = _live[context].after
-    if after is not None:
-        after(_change(change), Outcome(outcome))
+    _running.count += 1
+    try:
+        after = _live[context].after
+        if after is not None:
+            after(_change(change), Outcome(outcome))
+    finally:
+        _running.count -= 1
 
 
 def _call_released(context: int) -> None:
