@@ -125,7 +125,7 @@ fn cloned_memory_error_names_possible_calls() {
     let moved = holder(region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap_err());
     let suspended = holder(region.suspend(&BackingStore::nothing(), IDLE).unwrap_err());
     assert!(moved.starts_with("is also held by a clone"), "{moved}");
-    assert_eq!(suspended, format!("{moved}; a suspension into a list of memory leaves it in place"));
+    assert_eq!(suspended, format!("{moved}; a suspension of shared memory leaves it in place"));
     drop(held);
     region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap();
     check(&region);

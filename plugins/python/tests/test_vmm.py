@@ -481,6 +481,11 @@ class Queues(Case):
         self.assertEqual(buffer[0], 1)
 
 
+def handle_ctrl_c(case):
+    """Makes SIGINT raise KeyboardInterrupt: a shell starts its background jobs with the signal ignored."""
+    case.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+
+
 class Closed(Case):
     def made(self):
         opened = backend()
@@ -606,6 +611,7 @@ class Closed(Case):
 
     def test_a_signal_ends_each_wait(self):
         # The same process has both ends, since a wait needs no second process.
+        handle_ctrl_c(self)
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         opened, path = backend(), f"{folder.name}/socket"
@@ -643,6 +649,7 @@ class Closed(Case):
                     self.assertIs(followed.next(0.25), vmm.ExchangeEvent.NONE)
 
     def test_a_signal_ends_a_wait_for_a_reader(self):
+        handle_ctrl_c(self)
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         opened, path = backend(), f"{folder.name}/socket"

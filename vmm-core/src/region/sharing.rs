@@ -60,7 +60,7 @@ pub(super) fn holder<B: Backend>(
     macro_rules! way_out {
         ($text:literal) => {
             Some(if operation == Operation::Suspend {
-                concat!($text, "; a suspension into a list of memory leaves it in place")
+                concat!($text, "; a suspension of shared memory leaves it in place")
             } else {
                 $text
             })
