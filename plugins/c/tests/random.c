@@ -78,6 +78,7 @@ static bool round_of(const char *name, uint64_t calls, uint64_t seed) {
     CHECK(gpu_vmm_event_new(shared.backend, 0, &shared.event));
     CHECK(gpu_vmm_copy_queue_new(shared.backend, 0, &shared.queue));
     CHECK(gpu_vmm_pinned_new(shared.backend, 16384, &shared.pinned));
+    CHECK(gpu_vmm_page_list_new(shared.backend, NULL, shared.unit, 6 * shared.unit, &shared.pages));
     CHECK(gpu_vmm_pool_new(shared.backend, NULL, &shared.pool));
     CHECK(gpu_vmm_pool_new(shared.backend, NULL, &shared.freed_pool));
     gpu_vmm_pool_free(shared.freed_pool);
@@ -119,6 +120,7 @@ static bool round_of(const char *name, uint64_t calls, uint64_t seed) {
     gpu_vmm_pool_free(shared.pool);
     gpu_vmm_copy_queue_free(shared.queue);
     gpu_vmm_pinned_free(shared.pinned);
+    gpu_vmm_page_list_free(shared.pages);
     gpu_vmm_event_free(shared.event);
     gpu_vmm_banked_free(shared.banked);
     for (int at = 0; at < OBJECTS; ++at) {

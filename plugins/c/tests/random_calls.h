@@ -6,7 +6,7 @@
 #include "random_exchange.h"
 #include <unistd.h>
 
-enum { KINDS = 70, BANKS = 40 };
+enum { KINDS = 76, BANKS = 40 };
 
 static inline gpu_vmm_status refuse_some(void *context, const gpu_vmm_backing_change *change) {
     (void)context;
@@ -150,6 +150,30 @@ static inline gpu_vmm_status file(caller *self) {
     return status;
 }
 
+// Lists of pages, and numbers of holders.
+static inline gpu_vmm_status page_list(caller *self) {
+    const uint64_t unit = self->shared->unit;
+    uint64_t result = 0, other = 0;
+    switch (below(self, 7)) {
+    case 0: FREE(self, memory, gpu_vmm_physical_release); return gpu_vmm_page_list_take(pages(self), &self->memory);
+    case 1: return gpu_vmm_page_list_set_budget(pages(self), below(self, 8) * unit);
+    case 2: return gpu_vmm_page_list_sizes(pages(self), &result, NULL, &other, NULL);
+    case 3: {
+        gpu_vmm_page_list *made = NULL;
+        const gpu_vmm_status status = gpu_vmm_page_list_new(backend(self), NULL, size(self), number(self), &made);
+        gpu_vmm_page_list_free(made);
+        return status;
+    }
+    case 4: return gpu_vmm_region_holders(region(self), size(self), &result);
+    case 5: return gpu_vmm_physical_holders(memory(self), &result);
+    default: {
+        // Two ranges of one memory must not overlap.
+        const uint64_t few = below(self, 64);
+        return gpu_vmm_physical_copy(memory(self), unit / 2 * (1 + below(self, 2)), memory(self), below(self, 64), few);
+    }
+    }
+}
+
 static inline gpu_vmm_status text(caller *self) {
     char *json = NULL;
     const gpu_vmm_status status = flag(self) ? gpu_vmm_pool_stats(own_pool(self), &json) : gpu_vmm_backend_info(backend(self), &json);
@@ -244,6 +268,12 @@ static inline gpu_vmm_status call(caller *self) {
         if (count == 2) pieces[1] = memory(self);
         return kept_bank(self, gpu_vmm_banked_add_physical(banked(self), pieces, count, &level), &level);
     }
+    case 62: return gpu_vmm_region_fork(region(self), length, region(self));
+    case 63: return gpu_vmm_region_make_private(region(self), offset, length, flag(self) ? self->shared->pages : NULL, &result);
+    case 64: return gpu_vmm_region_suspend_shared(region(self), store(self), flag(self), &result, &other);
+    case 65: return gpu_vmm_region_resume_with(region(self), pages(self), &result);
+    case 66: return gpu_vmm_region_grow_with(region(self), below(self, 6) * unit, pages(self));
+    case 67: return page_list(self);
     default: return exchange(self);
     }
 }

@@ -16,6 +16,7 @@ typedef struct {
     gpu_vmm_event *event;
     gpu_vmm_copy_queue *queue;
     gpu_vmm_pinned *pinned;
+    gpu_vmm_page_list *pages;
     gpu_vmm_pool *pool;
     gpu_vmm_pool *freed_pool;
     // Whether the driver frees imported memory: the known deviation import-leaks says that it does not.
@@ -126,6 +127,10 @@ static inline const gpu_vmm_copy_queue *queue(caller *self) {
 
 static inline const gpu_vmm_pinned *pinned(caller *self) {
     return (const gpu_vmm_pinned *)or_wrong(self, self->shared->pinned, self->freed_region, self->shared->backend);
+}
+
+static inline const gpu_vmm_page_list *pages(caller *self) {
+    return (const gpu_vmm_page_list *)or_wrong(self, self->shared->pages, self->freed_region, self->shared->queue);
 }
 
 static inline const gpu_vmm_backend *backend(caller *self) {
