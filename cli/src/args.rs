@@ -230,8 +230,8 @@ const BENCH: &str = "\
 Compare the cost of gpu-vmm with raw driver calls and with solutions without it, on this machine.
 
 Each figure is a ratio: gpu-vmm's figure divided by that of a baseline that does the same work. Both are sampled \
-alternately in one run, so that changes on the machine affect both. The ratio is the median of the samples' ratios, \
-with their interquartile range. On GPUs some ratios have a target, which was set for an NVIDIA H200: the report lists \
+alternately in one run, so that changes on the machine affect both. The ratio is that of the medians, with the \
+interquartile range of the samples' ratios. On GPUs some ratios have a target, which was set for an NVIDIA H200: the report lists \
 missed targets.
 
 Without --filter all pairs are measured, which takes some minutes and most of the device's memory; pairs that need \

@@ -45,10 +45,15 @@ impl<B: Backend> PagedCache<B> {
 
     /// Moves the contents of a sequence to a store. Its pages return to the list, but those that others use.
     pub fn evict(&self, sequence: &mut Region<B>) -> Result<()> {
-        let mut evict = |store| sequence.suspend_into(store, WaitFor::all_devices(), &mut Vec::new());
-        let mut stores = self.stores.iter().map(&mut evict);
-        stores.find(|evicted| !evicted.as_ref().is_err_and(|full| full.is_out_of_memory())).transpose()?;
-        Ok(())
+        let mut evicted = Ok(());
+        for store in &self.stores {
+            // A store without room for shared pages alone has the others already.
+            evicted = sequence.suspend_into(store, WaitFor::all_devices(), &mut Vec::new()).map(drop);
+            if !evicted.as_ref().is_err_and(|full| full.is_out_of_memory()) {
+                break;
+            }
+        }
+        evicted
     }
 
     /// Restores an evicted sequence at its address.

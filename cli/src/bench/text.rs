@@ -22,8 +22,8 @@ impl Text {
         self.output.line("")?;
         self.output.paragraph(
             "",
-            "Both sides are sampled alternately. A ratio is gpu-vmm's figure divided by the baseline's, sample by \
-             sample: the median, and the interquartile range. Figures are medians.",
+            "Both sides are sampled alternately. Figures are medians. A ratio is gpu-vmm's figure divided by the \
+             baseline's, with the interquartile range of the samples' ratios.",
         )
     }
 

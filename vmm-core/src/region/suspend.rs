@@ -101,9 +101,10 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::suspend`] except [`Detail::StillReferenced`]. After [`Detail::AddressesLost`] the memory is in the
-    /// list; after any other error the list is unchanged. If only shared memory cannot be saved, the region is suspended and the
-    /// memory stays: a second call returns the error, and the list has the shared pieces that were saved before it.
+    /// Those of [`Region::suspend`] except [`Detail::StillReferenced`]. If shared memory cannot be saved, for instance because the
+    /// store is full, the region [is suspended](Region::state), its own memory is in the list, and the shared memory stays: call this
+    /// again, with another store, to save that too. After [`Detail::AddressesLost`] the memory is in the list as well; after any other
+    /// error the region is as before and the list unchanged.
     pub fn suspend_into(
         &mut self,
         store: &BackingStore<B>,
@@ -140,6 +141,7 @@ impl<B: Backend> Region<B> {
             Err(error) => return announced.end(&self.layout, Err(error)),
         };
         let suspension = Suspension { before, kept };
+        let mut saved = Ok(());
         if let Some(list) = list {
             let is_own = |piece: &PlacedMapping<B>| {
                 let homes = &suspension.before.missing;
@@ -148,8 +150,7 @@ impl<B: Backend> Region<B> {
             let (own, shared): (Vec<_>, Vec<_>) = gone.into_iter().partition(is_own);
             list.extend(own.into_iter().map(|piece| piece.mapping.memory));
             drop(shared);
-            // The region is suspended; what cannot be saved stays, and a second call tells why.
-            let _ = suspension.save_unused(&self.backend, store, list);
+            saved = suspension.save_unused(&self.backend, store, list);
         } else {
             // The memory returns to its device when its last mapping and its last clone are dropped.
             drop(gone);
@@ -159,7 +160,7 @@ impl<B: Backend> Region<B> {
         // Also if addresses were lost: the memory is gone.
         announced.end(&self.layout, Ok(()))?;
         match lost {
-            None => Ok(did),
+            None => saved.map(|()| did),
             Some(source) => Err(Error::new(
                 operation,
                 Detail::AddressesLost { address: self.address(), reserved: self.reserved(), source },

@@ -107,7 +107,7 @@ fn refused_sizes_and_alignments<B: TestKit>(subject: &Subject<B>) {
     for size in [total.0 + 1, u64::MAX - 511, u64::MAX] {
         let error = core(size, 256);
         assert!(matches!(error.detail(), Detail::ExceedsDevice { .. }), "{error}");
-        assert_names(&error, &[total.to_string()]);
+        assert_names(&error, &[format!("{total:#}")]);
     }
     let none = pool.request(Bytes(8)).alignment(Bytes(1 << 45)).alloc().unwrap_err();
     assert!(matches!(none.extension(), Some(PoolError::OutOfAddresses { .. })), "{none}");

@@ -62,10 +62,7 @@ fn exported_and_imported<B: TestKit>(subject: &Subject<B>) {
 
 fn export_must_be_asked_for<B: TestKit>(subject: &Subject<B>) {
     let error = subject.memory(1).export().unwrap_err();
-    assert!(
-        matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("shareable")),
-        "{error}"
-    );
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "expected Unsupported, not: {error}");
 }
 
 fn each_export_is_new<B: TestKit>(subject: &Subject<B>) {
@@ -135,10 +132,10 @@ fn no_memory_behind_a_descriptor<B: TestKit>(subject: &Subject<B>) {
     let file = rustix::fs::memfd_create("no memory of a device", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, memory.size().0).unwrap();
     for (what, fd) in [("a pipe", reads.as_fd()), ("/dev/null", null.as_fd()), ("a memfd", file.as_fd())] {
-        let answer = import(subject, fd, memory.device(), memory.size());
+        let answer = import(subject, fd, memory.device(), memory.size()).map(drop);
         assert!(
             matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Driver { .. })),
-            "{what}: {answer:?}"
+            "{what}: expected an error of the driver, not: {answer:?}"
         );
         fcntl_getfd(fd).unwrap();
     }

@@ -493,10 +493,7 @@ fn what_cannot_be_shared<B: TestKit>(subject: &Subject<B>) {
     region.grow_to(subject.unit()).unwrap();
     let mut child = subject.child();
     let error = Exporter::share(channel_to(&mut child), &region).unwrap_err();
-    assert!(
-        matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("shareable")),
-        "{error}"
-    );
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "expected Unsupported, not: {error}");
     child.finish();
 }
 

@@ -42,10 +42,11 @@ pub unsafe trait MemoryCalls {
     ///
     /// # Safety
     ///
-    /// A backend of this vendor exported the descriptor for memory with this size and these properties.
+    /// If a backend of this vendor exported the descriptor, it did so for memory with this size and these properties.
     ///
     /// # Errors
     ///
+    /// [`Detail::Driver`] for a descriptor of anything else, such as a pipe or another file: it can come from another process.
     /// [`Detail::Unsupported`], or any other error that the driver returns.
     #[cfg(unix)]
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties)
