@@ -348,7 +348,7 @@ pub(crate) struct GrowArguments {
     /// The size of the first reservation [default: the device's memory]
     #[arg(long, value_name = "SIZE", value_parser = some_bytes, allow_hyphen_values = true)]
     pub(crate) reserve: Option<Bytes>,
-    /// The minimum size of a reservation that is added after a full one [default: the size reserved so far]
+    /// The size of the reservation to try first after a full one; else just what is needed [default: the size reserved so far]
     #[arg(long, value_name = "SIZE", value_parser = some_bytes, allow_hyphen_values = true)]
     pub(crate) extend_by: Option<Bytes>,
     /// The first address, such as 0x100000000000; fail if it is taken [default: the driver's choice]

@@ -106,7 +106,7 @@ pub struct RegionRecord {
     pub memory: Properties,
     /// The access granted on it, in addition to the device's own read and write access.
     pub access: AccessMap,
-    /// The minimum size of a reservation that growth adds; zero if not set.
+    /// The size of the reservation that growth first tries to add; zero for as much as the region has.
     pub extend_by: Bytes,
     /// The size of the address range kept free before and after it; zero without a guard.
     pub guard: Bytes,

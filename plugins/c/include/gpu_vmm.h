@@ -248,7 +248,8 @@ typedef struct {
   uint64_t address;
   // The alignment of the address beyond the granularity, a power of two; 0 for none.
   uint64_t alignment;
-  // The least number of addresses that growth adds behind a full reservation; 0 for twice the size.
+  // The number of bytes of addresses that growth first tries to add behind a full reservation; 0 for as many as the region has. If
+  // they are too few or taken, growth adds just what it needs.
   uint64_t extend_by;
   // The number of bytes of addresses to keep free on either side, rounded up; 0 for none. Freed memory is then overwritten.
   uint64_t guard;

@@ -37,7 +37,8 @@ pub struct RegionOptions {
     pub address: u64,
     /// The alignment of the address beyond the granularity, a power of two; 0 for none.
     pub alignment: u64,
-    /// The least number of addresses that growth adds behind a full reservation; 0 for twice the size.
+    /// The number of bytes of addresses that growth first tries to add behind a full reservation; 0 for as many as the region has. If
+    /// they are too few or taken, growth adds just what it needs.
     pub extend_by: u64,
     /// The number of bytes of addresses to keep free on either side, rounded up; 0 for none. Freed memory is then overwritten.
     pub guard: u64,

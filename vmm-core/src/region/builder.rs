@@ -132,9 +132,10 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
         self
     }
 
-    /// Sets the minimum size of a reservation that growth adds behind a full one.
+    /// Sets the size of the reservation that growth first tries to add behind a full one.
     ///
-    /// Default: growth first tries to double the region's addresses, so that several steps of growth share one reservation.
+    /// If that size is too small or its addresses are taken, growth adds just what it needs.
+    /// Default: as much as the region has, so that several steps of growth share one reservation.
     #[must_use]
     pub fn extend_by(mut self, size: Bytes) -> Self {
         self.extend_by = size;

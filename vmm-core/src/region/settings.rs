@@ -15,7 +15,7 @@ pub struct RegionSettings {
     pub memory: Properties,
     /// The access that the builder set. The owner of the memory has read and write access unless another is set.
     pub access: AccessMap,
-    /// The minimum size of a reservation that growth adds; zero if none was set.
+    /// The size of the reservation that growth first tries to add; zero for as much as the region has.
     pub extend_by: Bytes,
     /// The bytes of addresses that are kept free on either side.
     pub guard: Bytes,

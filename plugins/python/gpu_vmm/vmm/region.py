@@ -28,8 +28,9 @@ class Region(Mappings, Contents, Sharing):
 
     ``size``: the number of bytes of addresses; 0 for the size of the device's memory. ``memory``: the memory with which the region grows.
     ``address``: only with ``Placement.PREFER`` or ``Placement.EXACT``. ``alignment``: that of the address, beyond the granularity.
-    ``extend_by``: the least number of addresses that growth adds behind a full reservation; 0 for twice the size. ``guard``: the
-    number of bytes of addresses to keep free on either side. ``portable``: whether every driver can restore the region at its address.
+    ``extend_by``: the number of bytes of addresses that growth first tries to add behind a full reservation; 0 for as many as the region
+    has. If they are too few or taken, growth adds just what it needs. ``guard``: the number of bytes of addresses to keep free on either
+    side. ``portable``: whether every driver can restore the region at its address.
 
     Any thread may use it; calls of several threads run one at a time. Raises AddressTaken, Unaligned, OutOfAddressSpace, NoSuchDevice, or
     Unsupported for memory that the driver lacks.
