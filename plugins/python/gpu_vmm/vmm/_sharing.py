@@ -31,8 +31,9 @@ class Sharing(Closable):
     def make_private(self, offset: SupportsIndex, length: SupportsIndex, pages: Optional[PageList] = None) -> int:
         """Gives a range memory of its own, with the same contents, so that it can be written. Returns the number of bytes copied.
 
-        Memory with another holder is copied by its device into pages of the list, or into new memory without one, which is mapped in its
-        place; other memory stays. The range must consist of whole mappings. Tensors stay valid. Waits for the devices.
+        Memory with another holder is copied by its device into pages of the list, which are mapped in its place; other memory stays. Without
+        ``pages``, the copy is in new memory, outside of every list's budget. The range must consist of whole mappings. Tensors stay valid.
+        Waits for the devices.
 
         Raises Unaligned, OutOfRange, NotMapped, OutOfMemory, OutOfAddressSpace, Suspended, InvalidArgument for a part of a mapping, and
         Busy for a capture or if an observer refuses. What was copied before an error stays private, and a second call does the rest.

@@ -161,7 +161,8 @@ class Region(Mappings, Contents, Sharing):
     def resume(self, pages: Optional[PageList] = None) -> int:
         """Maps memory at the same addresses and restores the contents. Returns the number of bytes mapped; 0 if it is not suspended.
 
-        With ``pages``, the memory is pages of that list. Memory of another size is created anew, outside of the budget. Raises OutOfMemory.
+        With ``pages``, the memory is pages of that list; without, and for memory of another size, it is created anew, outside of every
+        list's budget. Raises OutOfMemory.
         """
         came, list_ = ctypes.c_uint64(), handle_of(pages)
         if list_ is None:
