@@ -125,7 +125,9 @@ fn cloned_memory_error_names_possible_calls() {
     let moved = holder(region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap_err());
     let suspended = holder(region.suspend(&BackingStore::nothing(), IDLE).unwrap_err());
     assert!(moved.starts_with("is also held by a clone"), "{moved}");
-    assert_eq!(suspended, format!("{moved}; a suspension of shared memory leaves it in place"));
+    let way_out = "; to suspend the region nevertheless, use the suspend call for shared memory (C and Python: \
+                   \"shared\", Rust: \"into\"), which leaves this memory in place";
+    assert_eq!(suspended, format!("{moved}{way_out}"));
     drop(held);
     region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap();
     check(&region);

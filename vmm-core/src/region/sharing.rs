@@ -60,7 +60,11 @@ pub(super) fn holder<B: Backend>(
     macro_rules! way_out {
         ($text:literal) => {
             Some(if operation == Operation::Suspend {
-                concat!($text, "; a suspension of shared memory leaves it in place")
+                concat!(
+                    $text,
+                    "; to suspend the region nevertheless, use the suspend call for shared memory (C and Python: \
+                     \"shared\", Rust: \"into\"), which leaves this memory in place"
+                )
             } else {
                 $text
             })
