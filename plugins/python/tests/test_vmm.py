@@ -648,6 +648,7 @@ class Closed(Case):
                     self.assertTrue(exporter.publish())
                     interrupted(lambda: exporter.wait_applied(60))
                     self.assertIs(followed.next(), vmm.ExchangeEvent.CHANGED)
+                    self.assertEqual(repr(vmm.ExchangeEvent.CHANGED), "<ExchangeEvent.CHANGED: 1>")
                     self.assertIs(followed.next(0.25), vmm.ExchangeEvent.NONE)
 
     def test_a_signal_ends_a_wait_for_a_reader(self):

@@ -20,8 +20,7 @@ from .banked import BankedRegion
 from .copies import CopyQueue, PinnedMemory
 from .device import Device, devices, granularity, reservation_unit
 from .event import Event
-from .exchange import Event as ExchangeEvent
-from .exchange import Exporter, FollowedRegion, Listener, ReleaseOutcome
+from .exchange import ExchangeEvent, Exporter, FollowedRegion, Listener, ReleaseOutcome
 from .observer import After, BackingChange, BackingEffect, Before, Outcome, Range
 from .offer import Offer
 from .pages import PageList

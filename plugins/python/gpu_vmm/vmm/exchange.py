@@ -25,8 +25,8 @@ from .region import Region
 _WAIT = 30.0
 
 
-class Event(Number):
-    """What :meth:`FollowedRegion.next` returns."""
+class ExchangeEvent(Number):
+    """An event of an exchange, which :meth:`FollowedRegion.next` returns. :class:`Event` is another class, for the work of streams."""
 
     NONE = 0
     """No event has arrived in time."""
@@ -245,11 +245,14 @@ class FollowedRegion(Closable):
     def __repr__(self) -> str:
         return f"<gpu_vmm.vmm.FollowedRegion{', closed' if self.closed else ''}>"
 
-    def next(self, timeout: float = 0) -> Event:
-        """Waits up to ``timeout`` seconds for an event. Raises PeerError for invalid data."""
+    def next(self, timeout: float = 0) -> ExchangeEvent:
+        """Waits up to ``timeout`` seconds for an event, and returns an :class:`ExchangeEvent`: NONE if none has arrived in time.
+
+        After CHANGED, :meth:`apply` applies the change. Raises PeerError for invalid data.
+        """
         event, handle, receive = ctypes.c_uint32(), self._handle, _function("gpu_vmm_followed_next")
-        _in_slices(_seconds(timeout), lambda wait: receive(handle, wait, ctypes.byref(event)), lambda: event.value != Event.NONE)
-        return Event(event.value)
+        _in_slices(_seconds(timeout), lambda wait: receive(handle, wait, ctypes.byref(event)), lambda: event.value != ExchangeEvent.NONE)
+        return ExchangeEvent(event.value)
 
     def apply(self, *, may_move: bool = False) -> None:
         """Applies all changes that were received, and moves the region if it cannot grow in place and ``may_move`` is true.
