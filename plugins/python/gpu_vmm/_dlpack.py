@@ -18,6 +18,12 @@ _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 for _stays in (_PLAIN, _VERSIONED):
     pythonapi.Py_IncRef(py_object(_stays))
 
+_FLAGS, _IS_COPIED = 24, 1 << 1
+"""The offset of the flags in a DLManagedTensorVersioned, and the flag of a tensor that is a copy."""
+
+_HOST_DEVICE = 1, 0
+"""DLPack's type and number of the host."""
+
 _new = ctypes.PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", pythonapi))
 
 
@@ -46,12 +52,18 @@ def tensor_of(region: RegionHandle, offset: int, dtype: DType, length: int, read
 
 
 def capsule(
-    region: RegionHandle, dtype: DType, length: int, read_only: bool, versioned: bool, offset: int = 0
+    region: RegionHandle, dtype: DType, length: int, read_only: bool, versioned: bool, offset: int = 0, copied: bool = False
 ) -> CapsuleType:
-    """Returns a capsule with a tensor of a region's elements. A consumer that takes the tensor renames the capsule."""
+    """Returns a capsule with a tensor of a region's elements. A consumer that takes the tensor renames the capsule.
+
+    ``copied``: whether the consumer has the only use of the region. Versioned tensors report that.
+    """
     destructor = _destructor()
     tensor = tensor_of(region, offset, dtype, length, read_only, versioned)
     try:
+        if copied and versioned:
+            flags = ctypes.c_uint64.from_address((tensor.value or 0) + _FLAGS)
+            flags.value |= _IS_COPIED
         made: CapsuleType = _new(tensor, _VERSIONED if versioned else _PLAIN, destructor)
     except BaseException:
         library().gpu_vmm_dlpack_delete(tensor, versioned)
@@ -68,27 +80,36 @@ def _pair(what: str, value: Any) -> Tuple[int, int]:
         raise TypeError(f"__dlpack__: {what} must be a pair of integers, not {value!r}") from None
 
 
+def is_copy(here: Tuple[int, int], dl_device: Optional[Tuple[int, int]], copy: Optional[bool]) -> bool:
+    """Returns whether the arguments of ``__dlpack__`` request a copy, on the same device or on the host.
+
+    Raises BufferError for another device, TypeError for a device that is no pair of integers.
+    """
+    wanted = here if dl_device is None else _pair("dl_device", dl_device)
+    if wanted not in (here, _HOST_DEVICE):
+        raise BufferError(f"__dlpack__: the memory is on the device {here} and cannot be exported to {wanted}")
+    if wanted == here:
+        return bool(copy)
+    if copy is not None and not copy:
+        raise BufferError(f"__dlpack__: the memory is on the device {here}, and the host needs a copy; pass copy=True")
+    return True
+
+
 def versioned(
     here: Tuple[int, int],
     stream: Optional[SupportsIndex],
     max_version: Optional[Tuple[int, int]],
-    dl_device: Optional[Tuple[int, int]],
-    copy: Optional[bool],
     read_only: bool,
 ) -> bool:
-    """Checks the arguments of ``__dlpack__``. Returns True if the consumer takes versioned tensors.
+    """Checks the other arguments of ``__dlpack__``. Returns True if the consumer takes versioned tensors.
 
-    Raises BufferError for an export that is not supported, InvalidArgument for a number that is no stream of the device.
+    Raises BufferError for a read-only tensor that is not versioned, InvalidArgument for a number that is no stream of the device.
     """
     if stream is not None:
         # The stream is only checked: the vector's own writes are complete when they return, so no stream must wait for them.
         number = operator.index(stream)
         if number < -1 or here[0] == 1 and number != -1:
             raise InvalidArgument(f"__dlpack__: {number} is no stream of the device {here}")
-    if dl_device is not None and _pair("dl_device", dl_device) != here:
-        raise BufferError(f"__dlpack__: the memory is on the device {here} and cannot be exported to {tuple(dl_device)}")
-    if copy:
-        raise BufferError("__dlpack__: cannot copy; the tensor shares the vector's memory")
     if max_version is not None and _pair("max_version", max_version)[0] >= 1:
         return True
     if read_only:

@@ -69,6 +69,14 @@ class Elements:
             check(library().gpu_vmm_region_read(self._region, start * self._dtype.itemsize, room, len(contents)))
         return contents
 
+    def get_into(self, start: int, place: Any, size: int) -> None:
+        """Copies ``size`` bytes from the element ``start`` on to a place in host memory, an array of ctypes."""
+        if size and self._holds(ctypes.addressof(place), size):
+            # The library cannot copy a region's memory to itself.
+            ctypes.memmove(place, bytes(self.get(start, size // self._dtype.itemsize)), size)
+        elif size:
+            check(library().gpu_vmm_region_read(self._region, start * self._dtype.itemsize, place, size))
+
     def put(self, start: int, contents: Contents) -> None:
         """Writes the bytes of elements, starting at ``start``."""
         view = memoryview(contents)

@@ -64,6 +64,26 @@ def as_bytes(dtype: DType, values: Values) -> Tuple[Contents, int]:
     return view, view.nbytes // dtype.itemsize
 
 
+def check_target(dtype: DType, into: Any) -> Tuple[memoryview, int]:
+    """Returns a view of the buffer ``into``, and the number of elements that it takes.
+
+    A buffer of bytes takes raw contents; any other one must be of the type. Raises InvalidArgument, TypeError.
+    """
+    try:
+        view = memoryview(into)
+    except TypeError:
+        raise TypeError(f"into: expected a writable buffer, such as a NumPy array, not {type(into).__name__}") from None
+    found = dtype_of_format(view.format)
+    if view.format not in ("B", "c") and (found is not dtype or view.itemsize != dtype.itemsize):
+        kind = "elements of another type" if found is None else found.name
+        raise InvalidArgument(
+            f"into: the buffer is for {kind} (format {view.format!r}), not {dtype.name}; pass one of that type or of bytes, such as a bytearray"
+        )
+    if view.nbytes % dtype.itemsize:
+        raise InvalidArgument(f"into: {view.nbytes} bytes are not a multiple of the {dtype.itemsize} of {dtype.name}")
+    return view, view.nbytes // dtype.itemsize
+
+
 def pack(dtype: DType, numbers: Sequence[Any]) -> bytes:
     """Returns numbers as bytes.
 

@@ -7,7 +7,7 @@ import ctypes
 from typing import Any, Callable, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union, overload
 
 from ._arguments import Path, kept_in, path_of, text, unsigned
-from ._dlpack import capsule, versioned
+from ._dlpack import capsule, is_copy, versioned
 from ._dtype import DType, DTypeLike, DTypeName, dtype_of
 from ._elements import Elements
 from ._handles import RegionHandle
@@ -17,12 +17,13 @@ from ._lock import Lock
 from ._owner import Owner
 from ._restoring import Devices, restore_options
 from ._signatures import MappingStruct
-from ._typing import CapsuleType, Number, Values
-from ._values import as_bytes, pack
+from ._typing import Buffer, CapsuleType, Number, Values
+from ._values import as_bytes, check_target, pack
 from ._views import Views
 from .backend import Backend
 from .errors import Busy, FileError, InvalidArgument, NotMapped, OutOfRange, Suspended
 from .results import ArrayInterface, CudaArrayInterface
+from .vmm._bytes import target
 from .vmm._options import options
 from .vmm.properties import Placement, Properties
 
@@ -84,6 +85,19 @@ class _Shown(Owner):
         first, number = vec._within("read", start, count)
         return vec._elements.at(range(first, first + number))
 
+    def read_into(self, into: Buffer, start: SupportsIndex = 0) -> int:
+        """Copies elements from ``start`` on into a writable buffer, as many as it takes, and returns their number.
+
+        The buffer, such as a NumPy array, is C-contiguous, and of the vector's type or of bytes. Does not wait for work on streams. Raises
+        OutOfRange if there are fewer elements, and InvalidArgument for a buffer of another type.
+        """
+        vec = self._vec()
+        view, number = check_target(vec._dtype, into)
+        first, _ = vec._within("read", start, number)
+        place, size = target(view)
+        vec._elements.get_into(first, place, size)
+        return number
+
     def tolist(self) -> List[Any]:
         """Returns all elements as a list."""
         return self.read(0, len(self))
@@ -102,11 +116,18 @@ class _Shown(Owner):
     ) -> CapsuleType:
         """Returns a DLPack capsule of the current elements, without a copy. The memory stays as long as the tensor exists.
 
-        Raises BufferError for a copy, for another device, and for a read-only view if the consumer takes only unversioned tensors,
-        which cannot express that.
+        With ``copy=True`` the tensor has its own memory on the same device. With ``dl_device=(1, 0)`` it is on the host, and a copy if the
+        vector is not. Copies do not wait for work on streams.
+
+        Raises BufferError for another device, for a host tensor of GPU memory with ``copy=False``, and for a read-only view if the consumer
+        takes only unversioned tensors, which cannot express that.
         """
         vec = self._vec()
-        new = versioned(vec._device, stream, max_version, dl_device, copy, self._read_only)
+        copies = is_copy(vec._device, dl_device, copy)
+        new = versioned(vec._device, stream, max_version, self._read_only and not copies)
+        if copies:
+            with vec._lock:
+                return copied(vec._elements, 0, vec._length, vec._dtype, vec._backend, vec._number, dl_device, new)
         with vec._lock:
             return capsule(vec._region, vec._dtype, vec._length, self._read_only, new)
 
@@ -127,6 +148,22 @@ class _Shown(Owner):
             # A buffer, which NumPy keeps and which therefore can be counted. The end of a view of a plain address is not reported.
             data = vec._views.make(vec._region, vec._elements.address, vec._length * vec._dtype.itemsize, self._read_only)
             return {"shape": (vec._length,), "typestr": vec._dtype.typestr, "data": data, "version": 3}
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
+        """Returns the elements as a NumPy array of their type, for ``numpy.asarray``: a copy of GPU memory, and a view of host memory.
+
+        ``bfloat16``, which NumPy lacks, is raw elements of two bytes. Raises ValueError for GPU memory with ``copy=False``.
+        """
+        import numpy
+
+        vec = self._vec()
+        if vec._device[0] == 1:
+            return numpy.array(numpy.asarray(self), dtype, copy=True) if copy else numpy.asarray(numpy.asarray(self), dtype)
+        if copy is not None and not copy:
+            raise ValueError("__array__: the memory is a GPU's, and NumPy needs a copy of it")
+        made = numpy.empty(len(self), dtype=vec._dtype.typestr)
+        self.read_into(made.view("uint8"))
+        return made if dtype is None else made.astype(dtype, copy=False)
 
     @property
     def __cuda_array_interface__(self) -> CudaArrayInterface:
@@ -183,6 +220,8 @@ class DeviceVec(_Shown):
 
     ``len``, iteration and ``vec[key]`` are as for a list: negative indices count from the end, and a slice is a list, a copy.
     ``vec[key] = value`` keeps the length, as in NumPy.
+
+    Other processes cannot map its memory; they can map that of a ``vmm.Region`` with ``Properties(handle_types=HandleTypes.FD)``.
 
     Any thread may use it; changes by several threads run one at a time. ``copy.copy`` and ``copy.deepcopy`` are :meth:`copy`.
 
@@ -264,11 +303,15 @@ class DeviceVec(_Shown):
         place = self._placement if self._placement == Placement.RESTORABLE else Placement.ANYWHERE
         made = DeviceVec(self._dtype.name, backend=self._backend, device=self._number, reserve=self._reserve, placement=place)
         with self._lock:
-            made._elements.make_room(self._length)
-            for part in self._elements.pieces(0, self._length):
-                made._elements.put(part.start, self._elements.get(part.start, len(part)))
-            made._length = self._length
+            made._take(self._elements, 0, self._length)
         return made
+
+    def _take(self, source: Elements, start: int, count: int) -> None:
+        """Gets the elements of other memory, through the host, in the place of its own ones."""
+        self._elements.make_room(count)
+        for part in source.pieces(0, count):
+            self._elements.put(part.start, source.get(start + part.start, len(part)))
+        self._length = count
 
     def __copy__(self) -> DeviceVec:
         return self.copy()
@@ -459,6 +502,24 @@ def _opened(backend: Optional[Backend]) -> Backend:
     if backend is not None and not isinstance(backend, Backend):
         raise TypeError(f"backend: expected a gpu_vmm.Backend, not {type(backend).__name__}; gpu_vmm.open(name) opens one")
     return Backend() if backend is None else backend
+
+
+def copied(
+    source: Elements,
+    start: int,
+    count: int,
+    dtype: DType,
+    backend: Backend,
+    device: int,
+    dl_device: Optional[Tuple[int, int]],
+    versioned: bool,
+) -> CapsuleType:
+    """Returns a capsule with a copy of elements: on their own device, or on the host if ``dl_device`` names it."""
+    if dl_device is not None and _dlpack_device(backend, device) != tuple(dl_device):
+        backend, device = Backend("host"), 0
+    made = DeviceVec(dtype.name, backend=backend, device=device, reserve=max(1, count))
+    made._take(source, start, count)
+    return capsule(made._region, dtype, count, False, versioned, copied=True)
 
 
 def _dlpack_device(backend: Backend, number: int) -> Tuple[int, int]:

@@ -118,8 +118,9 @@ class Capsules(Case):
 
     def test_what_cannot_be(self):
         vec = self.vec()
-        with self.assertRaisesRegex(BufferError, "cannot copy"):
-            vec.__dlpack__(copy=True)
+        if NAME != "host":
+            with self.assertRaisesRegex(BufferError, "the host needs a copy"):
+                vec.__dlpack__(dl_device=(1, 0), copy=False)
         with self.assertRaisesRegex(BufferError, r"\(3, 7\)"):
             vec.__dlpack__(dl_device=(3, 7))
         with self.raises(gpu_vmm.InvalidArgument, "no stream"):
@@ -129,6 +130,26 @@ class Capsules(Case):
         self.assertFalse(self.exported(vec))
         for stream in (None, -1) if NAME == "host" else (None, -1, 1, 2, 1 << 40):
             vec.__dlpack__(stream=stream, dl_device=vec.__dlpack_device__(), copy=False)
+
+    def test_copies(self):
+        vec = self.vec()
+        for view in vec, vec.read_only():
+            for device in None, vec.__dlpack_device__(), (1, 0):
+                for version in None, (1, 0):
+                    capsule = view.__dlpack__(dl_device=device, copy=True, max_version=version)
+                    self.assertFalse(self.exported(vec))
+                    taken = Taken(capsule)
+                    tensor = taken.managed.tensor
+                    self.assertEqual((tensor.device_type, tensor.device_id), device or vec.__dlpack_device__())
+                    self.assertNotEqual(tensor.data, vec.address)
+                    if version:  # copied, and not read-only
+                        self.assertEqual(taken.managed.flags, 2)
+                    if tensor.device_type == 1:
+                        self.assertEqual((ctypes.c_float * 3).from_address(tensor.data + tensor.byte_offset)[:], [1, 2, 3])
+                    taken.delete()
+        taken = Taken(vec.__dlpack__(dl_device=(1, 0)))  # a copy of a GPU's memory, and the memory itself on the host
+        self.assertEqual((taken.managed.tensor.device_type, self.exported(vec)), (1, NAME == "host"))
+        taken.delete()
 
     def test_a_capsule_that_is_not_taken(self):
         vec = self.vec()

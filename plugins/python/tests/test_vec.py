@@ -43,6 +43,34 @@ class Vectors(Case):
     def vec(self, *arguments, **named):
         return gpu_vmm.DeviceVec(*arguments, backend=self.backend, **named)
 
+    def test_read_into(self):
+        vec = self.vec("float32", range(8))
+        room = array.array("f", [0] * 3)
+        self.assertEqual((vec.read_into(room, 5), room.tolist()), (3, [5, 6, 7]))
+        raw = bytearray(8)
+        self.assertEqual((vec.read_only().read_into(raw), raw), (2, array.array("f", [0, 1]).tobytes()))
+        self.assertEqual(vec.read_into(bytearray(), 8), 0)
+        for wrong, start, text in (
+            (array.array("i", [0]), 0, "the buffer is for int32 (format 'i'), not float32; pass one of that type or of bytes"),
+            (array.array("b", [0] * 4), 0, "the buffer is for int8"), (bytearray(6), 0, "6 bytes are not a multiple of the 4"),
+            (b"1234", 0, "the buffer is read-only"), (memoryview(bytearray(16))[::2], 0, "not C-contiguous"), (bytearray(4), -1, "start"),
+        ):  # fmt: skip
+            with self.raises(gpu_vmm.InvalidArgument, text):
+                vec.read_into(wrong, start)
+        with self.raises(gpu_vmm.OutOfRange, "elements 6 to 9 exceed the length of 8"):
+            vec.read_into(room, 6)
+        with self.assertRaisesRegex(TypeError, "into: expected a writable buffer, such as a NumPy array, not list"):
+            vec.read_into([0.0])
+        vec.suspend()
+        with self.raises(gpu_vmm.Suspended):
+            vec.read_into(room)
+
+    @unittest.skipIf(NAME != "host", "the memory is a GPU's")
+    def test_read_into_the_vector_itself(self):
+        vec = self.vec("int32", range(6))
+        part = vec.__array_interface__["data"].cast("B")[8:].cast("i")
+        self.assertEqual((vec.read_into(part), vec.tolist()), (4, [0, 1, 0, 1, 2, 3]))
+
     def test_every_type(self):
         for dtype, values in VALUES.items():
             with self.subTest(dtype=dtype):
@@ -330,6 +358,42 @@ class Numpy(Case):
         with self.raises(gpu_vmm.InvalidArgument, "array.ravel(), and see rows in a view: from_dlpack(vec).reshape(-1, 3, 4)"):
             self.vec("float64", numpy.ones((2, 3, 4)))
         self.assertEqual(self.vec("float64", [numpy.array(1.0), numpy.float32(2)]).tolist(), [1, 2])
+
+    @unittest.skipIf(NAME != "host", "the memory is a GPU's")
+    def test_copies_to_arrays(self):
+        """NumPy gets the elements of host memory and of a GPU in an array of the vector's type, without a list."""
+        for dtype, values in VALUES.items():
+            vec = self.vec(dtype, values)
+            made = numpy.asarray(vec)
+            if dtype == "bfloat16":
+                raw = bytearray(6)
+                vec.read_into(raw)
+                self.assertEqual((made.dtype, made.tobytes()), (numpy.dtype("V2"), bytes(raw)))
+                continue
+            for array_ in made, numpy.array(vec), vec.__array__(), vec.__array__(copy=True):
+                self.assertEqual((array_.dtype, array_.tolist()), (numpy.dtype(dtype), vec.tolist()))
+            self.assertEqual(numpy.asarray(vec, "complex128").dtype, numpy.complex128)
+            self.assertIsNot(vec.__array__(copy=True).base, made.base)
+            table = numpy.zeros((1, 3), dtype)
+            self.assertEqual((vec.read_into(table), table[0].tolist()), (3, vec.tolist()))
+            if NUMPY >= (2, 1):
+                for copied in (
+                    numpy.from_dlpack(vec, device="cpu", copy=True), numpy.from_dlpack(vec.read_only(), device="cpu", copy=True),
+                ):  # fmt: skip
+                    self.assertEqual((copied.dtype, copied.tolist(), copied.flags.writeable), (made.dtype, vec.tolist(), True))
+                    copied[0] = 1
+                    self.assertEqual(vec.tolist(), made.tolist())
+                self.assertEqual(numpy.from_dlpack(vec, device="cpu").tolist(), vec.tolist())
+        self.assertEqual((numpy.asarray(self.vec("int8")).shape, numpy.array(self.vec("int8").read_only()).shape), ((0,), (0,)))
+        if NUMPY >= (2, 1):
+            self.assertEqual(numpy.from_dlpack(self.vec("int8"), device="cpu", copy=True).shape, (0,))
+        sleeping = self.vec("int8", [1])
+        sleeping.suspend()
+        with self.raises(gpu_vmm.Suspended):
+            numpy.asarray(sleeping)
+        if NAME != "host":
+            with self.assertRaisesRegex(ValueError, "needs a copy"):
+                vec.__array__(copy=False)
 
     @unittest.skipIf(NAME != "host", "the memory is a GPU's")
     def test_rows_in_a_view(self):

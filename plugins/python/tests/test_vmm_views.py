@@ -1,5 +1,6 @@
 """A region's memory in other libraries: DLPack tensors, and buffers of memory that the CPU can access."""
 
+import ctypes
 import gc
 import sys
 import unittest
@@ -7,6 +8,7 @@ import unittest
 import gpu_vmm
 from gpu_vmm import vmm
 from support import NAME, Case, backend
+from test_dlpack import Taken
 from test_vmm import region_of
 
 try:
@@ -38,6 +40,21 @@ class Views(Case):
         region.shrink(0)
         with self.raises(gpu_vmm.NotMapped):
             view.__dlpack__()
+
+    def test_copies(self):
+        region, unit = region_of(backend(), 2)
+        region.write(b"copied", unit - 2)
+        view, is_copied = region.view("uint8", unit - 2, 6, read_only=True), 2
+        for device in None, view.__dlpack_device__(), (1, 0):
+            taken = Taken(view.__dlpack__(copy=True, dl_device=device, max_version=(1, 0)))
+            tensor = taken.managed.tensor
+            self.assertEqual(((tensor.device_type, tensor.device_id), taken.managed.flags), (device or view.__dlpack_device__(), is_copied))
+            if tensor.device_type == 1:
+                self.assertEqual(ctypes.string_at(tensor.data + tensor.byte_offset, 6), b"copied")
+            self.assertEqual((region.suspend(), region.resume()), (2 * unit, 2 * unit))  # no tensor of the region exists
+            taken.delete()
+        with self.assertRaisesRegex(BufferError, r"\(3, 7\)"):
+            view.__dlpack__(dl_device=(3, 7))
 
     def test_a_suspended_region_has_no_views(self):
         region, unit = region_of(backend(), 2)

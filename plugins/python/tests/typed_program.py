@@ -35,6 +35,7 @@ def accepted(name: gpu_vmm.DTypeName, dtype: gpu_vmm.DTypeLike, rows: "np.ndarra
     vec[:2] = [1, 2]
     vec[::2] = 0
     vec.write(0, rows)
+    assert_type(vec.read_into(rows, 1), int)
     assert_type(vec.__dlpack__(), CapsuleType)
     assert_type(vec.__array_interface__["data"], memoryview)
     assert_type(vec.__cuda_array_interface__["data"], Tuple[int, bool])

@@ -6,8 +6,9 @@ import ctypes
 import sys
 from typing import Any, Callable, Optional, SupportsIndex, Tuple
 
-from .._dlpack import capsule, tensor_of, versioned
+from .._dlpack import capsule, is_copy, tensor_of, versioned
 from .._dtype import DType, DTypeName
+from .._elements import Elements
 from .._handles import RegionHandle
 from .._library import check, library
 from .._owner import Owner
@@ -74,12 +75,16 @@ class View(Owner):
 
         Raises NotMapped, Suspended.
         """
-        mapping = MappingStruct()
         kind, number = ctypes.c_int32(), ctypes.c_int32()
-        check(library().gpu_vmm_region_mapping(self._region, self._offset, ctypes.byref(mapping)))
-        opened = self._backend._handle
-        check(library().gpu_vmm_dlpack_device(opened, mapping.device, ctypes.byref(kind), ctypes.byref(number)))
+        opened, device = self._backend._handle, self._device()
+        check(library().gpu_vmm_dlpack_device(opened, device, ctypes.byref(kind), ctypes.byref(number)))
         return kind.value, number.value
+
+    def _device(self) -> int:
+        """Returns the number of the device that owns the first element."""
+        mapping = MappingStruct()
+        check(library().gpu_vmm_region_mapping(self._region, self._offset, ctypes.byref(mapping)))
+        return int(mapping.device)
 
     def __dlpack__(
         self,
@@ -89,12 +94,19 @@ class View(Owner):
         dl_device: Optional[Tuple[int, int]] = None,
         copy: Optional[bool] = None,
     ) -> CapsuleType:
-        """Returns a DLPack capsule of the elements, without a copy.
+        """Returns a DLPack capsule of the elements, without a copy, or of a copy as ``DeviceVec.__dlpack__`` does.
 
         The device that owns the memory must have access. Raises OutOfRange, NotMapped, AccessDenied, Suspended, and BufferError as
         ``DeviceVec.__dlpack__`` does.
         """
-        new = versioned(self.__dlpack_device__(), stream, max_version, dl_device, copy, self._read_only)
+        here = self.__dlpack_device__()
+        copies = is_copy(here, dl_device, copy)
+        new = versioned(here, stream, max_version, self._read_only and not copies)
+        if copies:
+            from ..device_vec import copied  # that module imports this one
+
+            source, start = Elements(self._region, self._dtype, here[0] == _HOST_TYPE), self._offset // self._dtype.itemsize
+            return copied(source, start, self._length, self._dtype, self._backend, self._device(), dl_device, new)
         return capsule(self._region, self._dtype, self._length, self._read_only, new, self._offset)
 
     def buffer(self) -> memoryview:
