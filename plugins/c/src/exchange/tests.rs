@@ -210,7 +210,12 @@ fn moves_only_if_it_may() -> bool {
         assert_eq!(gpu_vmm_exporter_wait_applied(ends.exporter, WAIT), GPU_VMM_PEER, "it was refused");
         assert_eq!(gpu_vmm_followed_apply(ends.followed, true), GPU_VMM_OK);
         let (moved, end) = ends.range();
-        assert!(moved != begin && end == 3 * UNIT);
+        assert_eq!(end, 3 * UNIT);
+        if moved == begin {
+            // Another test has let go of the addresses meanwhile.
+            ends.end();
+            return false;
+        }
         assert_eq!(gpu_vmm_exporter_wait_applied(ends.exporter, WAIT), GPU_VMM_OK);
         let (text, mut read) = (b"bytes", [0; 5]);
         assert_eq!(gpu_vmm_followed_write(ends.followed, end - 5, text.as_ptr().cast(), 5), GPU_VMM_OK);
