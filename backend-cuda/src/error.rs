@@ -43,7 +43,18 @@ pub(crate) fn failed(operation: Operation, source: DriverError, context: String)
     } else if CuResult::CAPTURING.iter().any(|code| i64::from(code.0) == source.code) {
         Error::new(operation, Detail::Capturing { source: Some(source) })
     } else {
-        Error::driver(operation, source, context)
+        let detail = match has_no_descriptor_left() {
+            true => Detail::OutOfDescriptors { source, context },
+            false => Detail::Driver { source, context },
+        };
+        Error::new(operation, detail)
+    }
+}
+
+/// Returns true if the process has as many open files as it may.
+fn has_no_descriptor_left() -> bool {
+    cfg_if::cfg_if! {
+        if #[cfg(unix)] { gpu_vmm_core::extend::system::has_no_descriptor_left() } else { false }
     }
 }
 

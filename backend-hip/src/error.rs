@@ -39,6 +39,13 @@ pub(crate) fn is_invalid_value(error: &Error) -> bool {
     error.driver_error().is_some_and(|source| source.code == invalid)
 }
 
+/// Returns true if the process has as many open files as it may.
+fn has_no_descriptor_left() -> bool {
+    cfg_if::cfg_if! {
+        if #[cfg(unix)] { gpu_vmm_core::extend::system::has_no_descriptor_left() } else { false }
+    }
+}
+
 /// Returns HIP's text for a code; empty if the pointer is null.
 fn text(pointer: *const c_char) -> Cow<'static, str> {
     if pointer.is_null() {
@@ -83,8 +90,11 @@ impl Driver {
                 Error::new(operation, Detail::DeviceLost { source })
             } else if is_capture(source.code) {
                 Error::new(operation, Detail::Capturing { source: Some(source) })
+            } else if code != hipError_t::hipErrorOutOfMemory && has_no_descriptor_left() {
+                // A shortage of memory stays one: releasing memory releases descriptors as well.
+                Error::new(operation, Detail::OutOfDescriptors { source, context: context() })
             } else {
-                Error::driver(operation, source, context())
+                Error::new(operation, Detail::Driver { source, context: context() })
             }
         })
     }

@@ -37,10 +37,7 @@ impl Host {
             process,
             queues: Queues::new(process, &mappings),
             store: Store::open().map_err(|source| {
-                Error::new(
-                    Operation::Open,
-                    Detail::Driver { source, context: "the file behind physical memory".to_owned() },
-                )
+                Error::driver(Operation::Open, source, "the file behind physical memory")
             })?,
             reserve_mappings: ReserveMappings::new(),
             mappings,

@@ -52,12 +52,7 @@ impl Memory {
             Err(source) => {
                 drop(charge);
                 let context = format!("{size} on {device}");
-                Err(or_out_of_memory(
-                    Error::new(CREATE, Detail::Driver { source, context }),
-                    device_memory,
-                    device,
-                    size,
-                ))
+                Err(or_out_of_memory(Error::driver(CREATE, source, context), device_memory, device, size))
             }
         }
     }

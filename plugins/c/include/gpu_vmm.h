@@ -1143,7 +1143,9 @@ gpu_vmm_status gpu_vmm_physical_holders(const gpu_vmm_physical *physical,
 // Pages of a gpu_vmm_page_list return to their list. `bytes` receives the number of bytes that the call has released, and `stayed` the
 // number of bytes that others hold; each may be null. A null `keep` discards the region's own contents and keeps shared memory.
 //
-// Returns the statuses of gpu_vmm_region_suspend, but not GPU_VMM_BUSY for memory with other holders.
+// Returns the statuses of gpu_vmm_region_suspend, but not GPU_VMM_BUSY for memory with other holders. If shared memory alone cannot be
+// saved, for instance because the store is full, returns that error with the region suspended and its own memory released: another call,
+// with another store, saves the rest.
 //
 // # Safety
 //

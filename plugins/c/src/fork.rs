@@ -11,7 +11,9 @@ use crate::region::{Region, taken_away};
 use crate::replace::both;
 use crate::status::Status;
 use crate::texts::{clear, give, give_if_wanted, object, optional_os};
-use gpu_vmm::{AnyBackend, Bytes, MappingInfo, Operation, Region as Memory, RegionState, WaitFor};
+use gpu_vmm::{
+    AnyBackend, BackingStore, Bytes, MappingInfo, Operation, Region as Memory, RegionState, WaitFor,
+};
 use std::ffi::c_char;
 
 /// Maps the memory of the first `length` bytes of a region in the region `into` as well, at the same offsets. No byte is copied. Both
@@ -135,7 +137,9 @@ pub unsafe extern "C" fn gpu_vmm_physical_holders(physical: *const Physical, hol
 /// Pages of a gpu_vmm_page_list return to their list. `bytes` receives the number of bytes that the call has released, and `stayed` the
 /// number of bytes that others hold; each may be null. A null `keep` discards the region's own contents and keeps shared memory.
 ///
-/// Returns the statuses of gpu_vmm_region_suspend, but not GPU_VMM_BUSY for memory with other holders.
+/// Returns the statuses of gpu_vmm_region_suspend, but not GPU_VMM_BUSY for memory with other holders. If shared memory alone cannot be
+/// saved, for instance because the store is full, returns that error with the region suspended and its own memory released: another call,
+/// with another store, saves the rest.
 ///
 /// # Safety
 ///
@@ -157,25 +161,36 @@ pub unsafe extern "C" fn gpu_vmm_region_suspend_shared(
         // SAFETY: guaranteed by the caller.
         let (region, keep) = unsafe { (object("region", region)?, optional_os("keep", keep)?) };
         let mut stores = region.stores.lock()?;
-        let contents = || Ok(region.memory.with(Memory::mapped)?);
+        let change = |store: &BackingStore<_>, released: &mut Vec<_>| {
+            region.memory.change(Operation::Suspend, force, |region| {
+                let missing = |region: &Memory<_>| match region.state() {
+                    RegionState::Suspended { memory, .. } => memory,
+                    _ => Bytes::ZERO,
+                };
+                let before = missing(region);
+                let suspended = region.suspend_into(store, WaitFor::all_devices(), released);
+                let went = missing(region).saturating_sub(before);
+                Ok((went, suspended.map(|suspended| suspended.shared)))
+            })
+        };
+        let contents = || {
+            if region.memory.with(|region| region.state() == RegionState::Active)? {
+                return Ok(region.memory.with(Memory::mapped)?);
+            }
+            // Only the shared memory is left, of which this store saves nothing.
+            let (_, shared) = change(&BackingStore::nothing(), &mut Vec::new()).map_err(taken_away)?;
+            Ok(shared?)
+        };
         let store = stores.store(&region.backend, keep, contents)?;
         // Released after the region is unlocked.
         let mut released = Vec::new();
-        let suspended = region.memory.change(Operation::Suspend, force, |region| {
-            let before = match region.state() {
-                RegionState::Suspended { memory, .. } => memory,
-                _ => Bytes::ZERO,
-            };
-            let suspended = region.suspend_into(&store, WaitFor::all_devices(), &mut released)?;
-            Ok((suspended.memory.saturating_sub(before), suspended.shared))
-        });
-        let (went, others) = suspended.map_err(taken_away)?;
+        let (went, shared) = change(&store, &mut released).map_err(taken_away)?;
         drop(released);
         // SAFETY: guaranteed by the caller.
         unsafe {
             give_if_wanted(bytes, went.0);
-            give_if_wanted(stayed, others.0);
+            give_if_wanted(stayed, shared.as_ref().map_or(0, |shared| shared.0));
         };
-        Ok(())
+        shared.map(drop).map_err(taken_away)
     })
 }

@@ -169,6 +169,10 @@ pub unsafe extern "C" fn gpu_vmm_region_grow_with(
         // SAFETY: guaranteed by the caller.
         let (region, pages) = unsafe { (object("region", region)?, object("pages", pages)?) };
         let grow = |region: &mut Memory<_>| {
+            if region.state() != RegionState::Active {
+                // Before pages are taken: it returns the error.
+                return region.grow_with(&[]).map(drop);
+            }
             let missing = Bytes(size.saturating_sub(region.end().0));
             region.grow_with(&pages.0.take(missing)?).map(drop)
         };

@@ -48,7 +48,8 @@ static RINGS: LazyLock<Lock<Vec<SharedRing>>> = LazyLock::new(Lock::default);
 
 /// Returns the ring of all regions of a backend. Regions that copy at the same time take turns.
 fn shared_ring(backend: &AnyBackend) -> CallResult<Arc<StagingRing<AnyBackend>>> {
-    let mut rings = RINGS.lock(Operation::KeepContents)?;
+    // In a forked child, the list is the parent's: a region there has a ring of its own.
+    let Ok(mut rings) = RINGS.lock(Operation::KeepContents) else { return Ok(Arc::new(ring(backend)?)) };
     let shared = rings.iter().find(|(instance, _)| *instance == backend.instance());
     if let Some(ring) = shared.and_then(|(_, ring)| ring.upgrade()) {
         return Ok(ring);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
-from typing import Any, Callable, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union, overload
+from typing import Any, Callable, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union, get_args, overload
 
 from ._arguments import Path, kept_in, path_of, text, unsigned
 from ._dlpack import capsule, is_copy, versioned
@@ -457,7 +457,8 @@ class DeviceVec(_Shown):
         tag = ctypes.c_void_p()
         check(library().gpu_vmm_region_tag(region, ctypes.byref(tag)))
         words = take_text(tag).split(" ")
-        if len(words) != 3 or words[0] != _TAG or not words[2].isdecimal():
+        is_vector = len(words) == 3 and words[0] == _TAG and words[1] in get_args(DTypeName)
+        if not is_vector or not words[2].isdecimal() or len(words[2]) > 20:
             raise FileError(f"restore: {path!r} has a region and no vector; restore it by vmm.Region.restore")
         number = _device_of(region)
         made = cls.__new__(cls)

@@ -247,6 +247,53 @@ class Processes(Case):
         )
         self.assertEqual(said, "child 0\n")
 
+    @unittest.skipUnless(sys.platform == "linux", "no fork")
+    def test_forked_child_suspends_memory_of_its_own(self):
+        said = self.script(
+            """
+            import os, signal, warnings
+            from gpu_vmm import vmm
+            warnings.simplefilter("ignore")  # as above
+            def suspended():
+                region = vmm.Region(vmm.open("host"), 1)
+                region.grow(1)
+                region.write(b"kept", 0)
+                region.suspend()
+                region.resume()
+                return region.read(0, 4)
+            print(suspended(), flush=True)
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                print(suspended(), flush=True)
+                os._exit(0)
+            print("child", os.waitpid(child, 0)[1])
+            """
+        )
+        self.assertEqual(said, "b'kept'\nb'kept'\nchild 0\n")
+
+    @unittest.skipUnless(sys.platform == "linux", "no sockets that pass descriptors")
+    def test_an_exchange_ends_at_the_interpreters_end(self):
+        said = self.script(
+            """
+            import atexit, os, tempfile, threading
+            from gpu_vmm import vmm
+            region = vmm.Region(vmm.open("host"), 1, vmm.Properties(handle_types=vmm.HandleTypes.FD))
+            region.grow(1)
+            path = os.path.join(tempfile.mkdtemp(), "socket")
+            listener, made = vmm.Listener(path), []
+            thread = threading.Thread(target=lambda: made.append(vmm.FollowedRegion(vmm.open("host"), path, 20)))
+            thread.start()
+            exporter = listener.export(region, 20)
+            thread.join()
+            def end():
+                exporter.request_release()
+                print("asked", flush=True)
+            atexit.register(end)
+            """
+        )
+        self.assertEqual(said, "asked\n")
+
     def test_the_package_loads_nothing(self):
         said = self.script(
             """

@@ -278,6 +278,11 @@ class Mapped(Case):
         self.assertEqual((parent.resume(), child.resume()), (2 * unit, 0))
         self.assertEqual((parent.read(0, 1), parent.read(unit, 1), child.read(0, 1)), (b"\1", b"\2", b"\1"))
         self.assertEqual((child.holders(0), child.access(0, 0)), (2, vmm.Access.READ))
+        # Pinned memory has room for what is left to save, also of a region that is suspended already.
+        self.assertEqual(parent.suspend(shared=True), unit)
+        child.close()
+        self.assertEqual(parent.suspend("pinned", shared=True), unit)
+        self.assertEqual((parent.resume(), parent.read(0, 1), parent.read(unit, 1)), (2 * unit, b"\1", b"\2"))
 
     def test_pages_stay_within_their_budget(self):
         opened = backend()
@@ -289,6 +294,10 @@ class Mapped(Case):
         one.fill(0, 2 * unit, 5)
         with self.raises(gpu_vmm.OutOfMemory):
             other.grow(2 * unit, pages)
+        one.suspend("host")
+        with self.raises(gpu_vmm.Suspended):
+            one.grow(4 * unit, pages)
+        one.resume(pages)
         one.fork(2 * unit, other)
         self.assertEqual(other.make_private(0, unit, pages), unit)
         with self.raises(gpu_vmm.OutOfMemory):

@@ -139,7 +139,7 @@ impl Capability {
     ///
     /// # Errors
     ///
-    /// The trial's error if it shows nothing about the feature: memory or addresses are short, a stream captures, the device is
+    /// The trial's error if it shows nothing about the feature: memory, addresses or descriptors are short, a stream captures, the device is
     /// lost, or the process is a forked child or exits.
     pub fn tried(feature: Feature, trial: Result<impl Into<String>>) -> Result<Self> {
         let error = match trial {
@@ -150,6 +150,7 @@ impl Capability {
             (
                 ErrorKind::OutOfMemory
                 | ErrorKind::OutOfAddressSpace
+                | ErrorKind::OutOfDescriptors
                 | ErrorKind::Busy
                 | ErrorKind::DeviceLost
                 | ErrorKind::Forked

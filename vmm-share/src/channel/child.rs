@@ -2,7 +2,7 @@
 
 use super::{CREATE, Channel};
 use crate::Allowed;
-use gpu_vmm_core::{Detail, DriverError, Error, Result};
+use gpu_vmm_core::{DriverError, Error, Result};
 use std::io;
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
@@ -26,7 +26,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`Detail::Driver`] with the kernel's error, for example if the program does not exist.
+    /// [`Detail::Driver`](gpu_vmm_core::Detail::Driver) with the kernel's error, for example if the program does not exist.
     pub fn spawn(command: &mut Command) -> Result<(Self, Child)> {
         let (ours, theirs) = Self::pair()?;
         let spawned = command.stdin(Stdio::from(theirs.into_socket())).spawn();
@@ -49,5 +49,5 @@ impl Channel {
 }
 
 fn system(call: &'static str, error: &io::Error, context: String) -> Error {
-    Error::new(CREATE, Detail::Driver { source: DriverError::system(call, error), context })
+    Error::driver(CREATE, DriverError::system(call, error), context)
 }

@@ -103,7 +103,11 @@ def _interruptible(work: Callable[[], _T]) -> _T:
             errors.append(error)
         done.set()
 
-    threading.Thread(target=run, name="gpu-vmm", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="gpu-vmm", daemon=True).start()
+    except RuntimeError:
+        # The interpreter ends, or the system has no more threads.
+        return work()
     done.wait()
     if errors:
         raise errors.pop()

@@ -149,7 +149,9 @@ class Region(Mappings, Contents, Sharing):
 
         With ``shared``, such memory stays, and the resume maps it again. It is saved once for all, and goes, when suspended regions alone
         hold it: when the last of them is suspended with ``shared``, or with another call for a suspended region after the others have let
-        go of it. ``keep=None`` saves no shared memory.
+        go of it. ``keep=None`` saves no shared memory. If shared memory alone cannot be saved, for instance because there is too little
+        memory for it, that error is raised with the region suspended and its own memory gone: another call, with another ``keep``, saves
+        the rest.
         """
         went, where = ctypes.c_uint64(), kept_in(keep, directory)
         if shared:

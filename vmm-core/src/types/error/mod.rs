@@ -107,12 +107,12 @@ impl Error {
         }
     }
 
-    /// Creates the error of a call of a driver or the operating system: [`Detail::OutOfDescriptors`] if the process has no descriptor
-    /// left, and otherwise [`Detail::Driver`]. `context` states the arguments of the call.
+    /// Creates the error of a call of a driver or the operating system: [`Detail::OutOfDescriptors`] for `EMFILE`, and otherwise
+    /// [`Detail::Driver`]. `context` states the arguments of the call.
     #[must_use]
     pub fn driver(operation: Operation, source: DriverError, context: impl fmt::Display) -> Self {
         let context = context.to_string();
-        let detail = match source.is_out_of_descriptors() || has_no_descriptor_left() {
+        let detail = match source.is_out_of_descriptors() {
             true => Detail::OutOfDescriptors { source, context },
             false => Detail::Driver { source, context },
         };
@@ -143,17 +143,6 @@ impl Error {
             _ => None,
         }
     }
-}
-
-/// Returns true if the process has as many open files as `RLIMIT_NOFILE` allows.
-fn has_no_descriptor_left() -> bool {
-    #[cfg(unix)]
-    {
-        use rustix::event::{EventfdFlags, eventfd};
-        eventfd(0, EventfdFlags::CLOEXEC).is_err_and(|errno| errno == rustix::io::Errno::MFILE)
-    }
-    #[cfg(not(unix))]
-    false
 }
 
 impl From<Infallible> for Error {
