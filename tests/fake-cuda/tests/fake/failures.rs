@@ -2,9 +2,9 @@
 
 use crate::rig::{Cuda, DEVICE, OTHER, open};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Backend, Bytes, CopyCalls, Detail, DeviceId, Event, Feature, Grant,
-    Handle, HandleTypes, Location, MemoryCalls, Operation, PhysicalMemory, Properties, Region, Reservation,
-    Result, Stream, SyncCalls,
+    Access, Address, AddressRange, Backend, Bytes, CopyCalls, Detail, DeviceId, ErrorKind, Event, Feature,
+    Grant, Handle, HandleTypes, Location, MemoryCalls, Operation, PhysicalMemory, Properties, Region,
+    Reservation, Result, Stream, SyncCalls,
 };
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_test_settings::cases;
@@ -37,7 +37,7 @@ cases! {
     single_device_has_no_peers [GPUS = "1"];
     unknown_properties_are_refused;
     refused_export_says_why;
-    missing_node_is_the_drivers_error;
+    missing_node_is_named;
     access_is_set_in_any_order;
     refused_fabric_handle_names_channels;
 }
@@ -287,13 +287,18 @@ fn refused_export_says_why(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-/// A program finds the nodes out by creating memory on them.
-fn missing_node_is_the_drivers_error(cuda: &Cuda) {
+/// The driver is not asked: it would answer that a value is invalid, and not which.
+fn missing_node_is_named(cuda: &Cuda) {
     let backend = open();
-    let context = format!("32 MiB of {}", on_node(1));
     // SAFETY: a whole unit on a device that exists.
     let create = |node| unsafe { backend.create(UNIT, &on_node(node)) };
-    assert_eq!(told(create(1)), (Operation::CreateMemory, "cuMemCreate", context));
+    let error = create(12_345).unwrap_err();
+    assert_eq!(
+        (error.operation(), error.kind()),
+        (Operation::CreateMemory, ErrorKind::Unsupported),
+        "{error}"
+    );
+    assert!(error.to_string().contains("this machine has no NUMA node 12345; it has 0"), "{error}");
     create(0).unwrap();
     assert_eq!(cuda.violations(), 0);
 }
