@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::ffi::{CuResult, Functions};
+use gpu_vmm_core::extend::call_failed;
 use gpu_vmm_core::{Detail, DriverError, Error, Operation};
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
@@ -43,18 +44,7 @@ pub(crate) fn failed(operation: Operation, source: DriverError, context: String)
     } else if CuResult::CAPTURING.iter().any(|code| i64::from(code.0) == source.code) {
         Error::new(operation, Detail::Capturing { source: Some(source) })
     } else {
-        let detail = match has_no_descriptor_left() {
-            true => Detail::OutOfDescriptors { source, context },
-            false => Detail::Driver { source, context },
-        };
-        Error::new(operation, detail)
-    }
-}
-
-/// Returns true if the process has as many open files as it may.
-fn has_no_descriptor_left() -> bool {
-    cfg_if::cfg_if! {
-        if #[cfg(unix)] { gpu_vmm_core::extend::system::has_no_descriptor_left() } else { false }
+        call_failed(operation, source, context)
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::driver::Driver;
 use crate::ffi::hipError_t;
 use crate::quirks::{ERROR_STICKS, workaround_enabled};
+use gpu_vmm_core::extend::call_failed;
 use gpu_vmm_core::{Bytes, Detail, DeviceId, DriverError, Error, ErrorKind, Operation, Result};
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
@@ -37,13 +38,6 @@ fn is_capture(code: i64) -> bool {
 pub(crate) fn is_invalid_value(error: &Error) -> bool {
     let invalid = i64::from(hipError_t::hipErrorInvalidValue.0);
     error.driver_error().is_some_and(|source| source.code == invalid)
-}
-
-/// Returns true if the process has as many open files as it may.
-fn has_no_descriptor_left() -> bool {
-    cfg_if::cfg_if! {
-        if #[cfg(unix)] { gpu_vmm_core::extend::system::has_no_descriptor_left() } else { false }
-    }
 }
 
 /// Returns HIP's text for a code; empty if the pointer is null.
@@ -90,11 +84,11 @@ impl Driver {
                 Error::new(operation, Detail::DeviceLost { source })
             } else if is_capture(source.code) {
                 Error::new(operation, Detail::Capturing { source: Some(source) })
-            } else if code != hipError_t::hipErrorOutOfMemory && has_no_descriptor_left() {
-                // A shortage of memory stays one: releasing memory releases descriptors as well.
-                Error::new(operation, Detail::OutOfDescriptors { source, context: context() })
-            } else {
+            } else if code == hipError_t::hipErrorOutOfMemory {
+                // Without descriptors as well: releasing memory releases some.
                 Error::new(operation, Detail::Driver { source, context: context() })
+            } else {
+                call_failed(operation, source, context())
             }
         })
     }

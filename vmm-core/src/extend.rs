@@ -19,8 +19,8 @@ pub use crate::types::handles;
 #[cfg(unix)]
 pub use crate::types::system;
 pub use crate::types::{
-    DriverProcess, ExtensionError, InstanceId, Lock, NoWaits, Process, is_exiting, missing_numa_node,
-    no_device, out_of_addresses,
+    DriverProcess, ExtensionError, InstanceId, Lock, NoWaits, Process, call_failed, is_exiting,
+    missing_numa_node, no_device, out_of_addresses,
 };
 /// The crate that [`span`] and [`event`] report to.
 #[cfg(feature = "tracing")]

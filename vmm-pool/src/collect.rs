@@ -107,7 +107,7 @@ mod tests {
 
     /// A request finds a place, asks the streams because it would leave a gap, and learns that a slab before the place has ended.
     #[test]
-    fn a_place_is_found_again_after_a_slab_has_ended() {
+    fn ended_slab_makes_a_request_search_again() {
         let backend = LateWork::new(HostConfig::new().memory(Bytes::gib(1)).open().unwrap(), 4);
         let pool = Pool::builder(&backend).build().unwrap();
         let streams = [1, 2].map(|index| backend.stream(index));

@@ -106,7 +106,7 @@ fn small_pieces_become_a_large_one() {
 
 /// The devices of the other machine have the UUIDs of this one in another order.
 #[test]
-fn memory_returns_to_the_device_with_its_uuid() {
+fn restored_memory_follows_the_uuid() {
     let case = Case::new();
     let mut region = case.region(&machine(SMALL), Bytes(0), SMALL);
     open(&mut region, Bytes(0), SMALL);

@@ -6,6 +6,7 @@ mod address_errors;
 mod address_limit;
 mod bank;
 mod bytes;
+mod call_failed;
 mod capability;
 mod device;
 #[cfg(unix)]
@@ -36,6 +37,7 @@ pub use address::{Address, AddressRange};
 pub use address_errors::out_of_addresses;
 pub use bank::BankId;
 pub use bytes::{Bytes, ParseBytesError};
+pub use call_failed::call_failed;
 pub use capability::{Capability, Evidence, Feature};
 pub use device::{Device, DeviceId, DeviceUuid, DriverInfo, MemoryInfo, Vendor};
 pub use error::{Detail, DriverError, Error, ErrorKind, ExtensionError, LoadAttempt, Result};

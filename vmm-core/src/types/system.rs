@@ -4,7 +4,6 @@
 
 use crate::types::errno::{explanation, mapping_limit, name};
 use crate::types::{Bytes, DriverError, Error, Operation, out_of_addresses};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -53,13 +52,6 @@ pub fn reservation_failed(
 #[must_use]
 pub fn is_no_memory(source: &DriverError) -> bool {
     source.code == i64::from(Errno::NOMEM.raw_os_error())
-}
-
-/// Returns true if the process has as many open files as `RLIMIT_NOFILE` allows, for a driver's call that has failed: drivers need
-/// descriptors, and have no code for their lack.
-#[must_use]
-pub fn has_no_descriptor_left() -> bool {
-    eventfd(0, EventfdFlags::CLOEXEC).is_err_and(|errno| errno == Errno::MFILE)
 }
 
 #[cfg(test)]
