@@ -112,6 +112,16 @@ pub(crate) const QUIRKS: &[Quirk] = &[
         evidence: "2 H200, driver 580.159.04 (CUDA 13.0): memory of both kinds of place, access none, read, and both",
     },
     Quirk {
+        id: "cpu-copies-to-host-memory",
+        from: ALWAYS,
+        below: UNFIXED,
+        effect: "a copy from the host, or from host memory, into host memory that the CPU may read is made by the CPU: if the \
+                 CPU may not write it, the process ends with SIGSEGV, although the device may",
+        handling: "such a copy is refused; a resume and a restore give the CPU write access for their copies",
+        evidence: "H200, driver 580.159.04 (CUDA 13.0): cuMemcpyHtoD, cuMemcpyHtoDAsync and cuMemcpyDtoD of 4 B and 16 MiB, for \
+                   each access of the CPU and of the device; cuMemsetD8 and a copy from device memory work",
+    },
+    Quirk {
         id: "compression-gives-way",
         from: ALWAYS,
         below: UNFIXED,

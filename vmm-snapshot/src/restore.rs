@@ -12,8 +12,8 @@ use crate::planned::{PlannedMapping, PlannedMemory};
 use crate::{Restore, SnapshotFile};
 use gpu_vmm_core::extend::{ChunkContents, MappedMemory, Segment, span};
 use gpu_vmm_core::{
-    Access, AddressRange, Backend, Detail, Error, Operation, PhysicalMemory, Placement, Region, Result,
-    StagingRing, WaitFor,
+    AddressRange, Backend, Detail, Error, Operation, PhysicalMemory, Placement, Region, Result, StagingRing,
+    WaitFor,
 };
 use std::collections::BTreeSet;
 
@@ -155,8 +155,8 @@ fn fill_all<B: Backend>(
     for (at, (region, planned)) in regions.iter_mut().zip(&plan.regions).enumerate() {
         let wanted = |(mapping, way): (&PlannedMapping, &bool)| {
             let memory = memories.get(mapping.memory)?.clone();
-            let owner = memory.device();
-            let access = if *way { mapping.access.with(owner, Access::ReadWrite) } else { mapping.access };
+            let access =
+                if *way { memory.properties().access_for_copies(mapping.access) } else { mapping.access };
             Some(MappedMemory { offset: mapping.offset, memory, access })
         };
         let wanted: Vec<_> = planned.mappings.iter().zip(&ways[at]).filter_map(wanted).collect();
@@ -173,8 +173,8 @@ fn fill_all<B: Backend>(
     Ok(())
 }
 
-/// Returns for each mapping of each region whether the contents of its memory are written through it. A mapping that the owner may
-/// write anyway is preferred.
+/// Returns for each mapping of each region whether the contents of its memory are written through it. A mapping that has the access
+/// for that anyway is preferred.
 fn ways_in(plan: &Plan) -> Vec<Vec<bool>> {
     let mut open: BTreeSet<usize> = (0..plan.memories.len()).collect();
     let mut ways: Vec<Vec<bool>> =
@@ -182,8 +182,8 @@ fn ways_in(plan: &Plan) -> Vec<Vec<bool>> {
     for writable_alone in [true, false] {
         let planned = plan.regions.iter().flat_map(|region: &PlannedRegion| &region.mappings);
         for (mapping, way) in planned.zip(ways.iter_mut().flatten()) {
-            let owner = plan.memories[mapping.memory].properties.device;
-            let may_write = mapping.access.get(owner) == Access::ReadWrite;
+            let may_write =
+                mapping.access == plan.memories[mapping.memory].properties.access_for_copies(mapping.access);
             if (may_write || !writable_alone) && open.remove(&mapping.memory) {
                 *way = true;
             }

@@ -136,13 +136,15 @@ class Views(Case):
             other = vmm.Region(opened, 2 * unit)
             other.map(0, memory)
             other.set_access(0, memory.size, 0, vmm.Access.READ_WRITE)
+            other.write(b"seen")
             other.set_access(0, memory.size, vmm.HOST, vmm.Access.READ)
         except gpu_vmm.Unsupported as error:
             self.assertTrue(str(error))
             return
         with self.raises(gpu_vmm.AccessDenied):
             other.view("uint8", 0, 4).buffer()
-        other.write(b"seen")
+        with self.raises(gpu_vmm.AccessDenied, "the host"):
+            other.write(b"no")
         self.assertEqual(bytes(other.view("uint8", 0, 4, read_only=True).buffer()), b"seen")
 
     @unittest.skipUnless(numpy and ON_HOST, "needs NumPy, and the host's memory")

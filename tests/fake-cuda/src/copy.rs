@@ -41,6 +41,17 @@ fn check(device: usize, at: u64, size: usize, need: Need) -> Answer {
     checked.map_err(|_| Code::INVALID_VALUE)
 }
 
+/// Refuses a copy from host memory for which a real driver ends the process: it writes with the CPU what the CPU may read.
+fn check_cpu(to: u64) -> Answer {
+    match state().mapping(to) {
+        Some((_, mapping)) if mapping.host == access::READ => Err(refuse(
+            Code::INVALID_VALUE,
+            format_args!("the CPU writes to {to:#x}, which it may only read: SIGSEGV on a real driver"),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses an address of a device as a host address.
 fn check_host(at: *const c_void) -> Answer {
     let state = state();
@@ -94,6 +105,7 @@ fn from_host(to: u64, from: *const c_void, size: usize, stream: usize) -> Answer
     let device = device_of(stream)?;
     check_host(from)?;
     check(device, to, size, Need::Write)?;
+    check_cpu(to)?;
     if let Some(base) = pinned(from, size)? {
         let host = Host(from.cast_mut().cast());
         let job = move || {
@@ -151,6 +163,9 @@ fn on_device(to: u64, from: u64, size: usize, stream: usize) -> Answer {
     let device = device_of(stream)?;
     check(device, from, size, Need::Read)?;
     check(device, to, size, Need::Write)?;
+    if state().mapping(from).is_some_and(|(_, source)| source.host != access::NONE) {
+        check_cpu(to)?;
+    }
     if to.abs_diff(from) < size as u64 {
         return Err(refuse(Code::INVALID_VALUE, format_args!("{size:#x} from {from:#x} to {to:#x} overlap")));
     }

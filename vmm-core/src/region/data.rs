@@ -8,6 +8,8 @@
 use super::Region;
 use crate::driver::Backend;
 use crate::memory::Segment;
+#[allow(unused_imports)] // named in documentation
+use crate::types::Properties;
 use crate::types::{Access, Bytes, Detail, DeviceId, Error, Operation, Result};
 
 /// The device that needs the access.
@@ -25,8 +27,9 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::OutOfRange`], [`Detail::NotMapped`], [`Detail::NoAccess`] if the device that owns the memory may not write it,
-    /// or the driver's error. Some of the bytes may then have been written.
+    /// [`Detail::OutOfRange`], [`Detail::NotMapped`], [`Detail::NoAccess`] if the device that owns the memory may not write it, or
+    /// if the CPU may only read memory of the host ([`Properties::access_for_copies`]), or the driver's error. Some of the bytes may then
+    /// have been written.
     pub fn write(&mut self, offset: Bytes, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         for segment in
@@ -99,11 +102,18 @@ impl<B: Backend> Region<B> {
                     Accessor::Device(device) => device,
                 };
                 let have = mapping.access.get(device);
+                let refused = |device, have| {
+                    Err(Error::new(operation, Detail::NoAccess { device, offset: start, have, need }))
+                };
                 if !need.is_within(have) {
-                    return Err(Error::new(
-                        operation,
-                        Detail::NoAccess { device, offset: start, have, need },
-                    ));
+                    return refused(device, have);
+                }
+                if need == Access::ReadWrite && matches!(operation, Operation::Write | Operation::Copy) {
+                    let cpu = mapping.access.get(DeviceId::HOST);
+                    let needed = mapping.memory.properties().access_for_copies(mapping.access);
+                    if needed.get(DeviceId::HOST) != cpu {
+                        return refused(DeviceId::HOST, cpu);
+                    }
                 }
                 let from = start.max(cut.range.offset);
                 let length = (start + mapping.length()).min(cut.range.offset + cut.range.length) - from;

@@ -182,16 +182,16 @@ impl<B: Backend> Suspension<B> {
         self.before.mappings.iter().map(piece).collect()
     }
 
-    /// Gives every piece's owner write access at the home, for the copy of the contents. Returns the changed pieces with the
-    /// access that they must have in the end.
+    /// Gives every piece the access at its home that the copy of the contents needs. Returns the changed pieces with the access that
+    /// they must have in the end.
     pub(super) fn open(&self, pieces: &mut [PlacedMapping<B>]) -> Vec<PlacedMapping<B>> {
-        let closed = self.before.missing.iter().filter(|one| one.own() != Access::ReadWrite);
+        let needs_more = |one: &&Missing| one.access != one.properties.access_for_copies(one.access);
         let mut real = Vec::new();
-        for one in closed {
+        for one in self.before.missing.iter().filter(needs_more) {
             if let Ok(at) = pieces.binary_search_by_key(&one.home, |piece| piece.offset) {
                 real.push(pieces[at].clone());
                 let mapping = &mut pieces[at].mapping;
-                mapping.access = mapping.access.with(one.properties.device, Access::ReadWrite);
+                mapping.access = one.properties.access_for_copies(mapping.access);
             }
         }
         real

@@ -1,6 +1,6 @@
 //! Properties of physical memory: its device, its location and the ways to share it.
 
-use crate::types::{Detail, DeviceId, Error, Operation, Result};
+use crate::types::{Access, AccessMap, Detail, DeviceId, Error, Operation, Result};
 use std::fmt;
 
 bitflags::bitflags! {
@@ -134,6 +134,19 @@ impl Properties {
         self
     }
 
+    /// Returns `access` with what a copy from the host into this memory needs besides: the memory's device may write, and the host may
+    /// write if it may read host memory.
+    ///
+    /// CUDA's driver makes that copy with the CPU if the CPU may read the memory: if it may not write, the process ends.
+    #[must_use]
+    pub const fn access_for_copies(&self, access: AccessMap) -> AccessMap {
+        let map = access.with(self.device, Access::ReadWrite);
+        match access.get(DeviceId::HOST) {
+            Access::Read if self.location.is_host() => map.with(DeviceId::HOST, Access::ReadWrite),
+            _ => map,
+        }
+    }
+
     /// Sets the location.
     #[must_use]
     pub const fn located(mut self, location: Location) -> Self {
@@ -211,6 +224,19 @@ mod tests {
         }
         assert_eq!(plain.shareable().handle_types, HandleTypes::NATIVE);
         assert_eq!(HandleTypes::empty().to_string(), "none");
+    }
+
+    #[test]
+    fn copies_from_the_host_write_with_the_cpu_if_it_may_read() {
+        let (owner, device) = (DeviceId(1), Properties::on(DeviceId(1)));
+        let host = device.located(Location::Host);
+        let maps = [Access::None, Access::Read, Access::ReadWrite]
+            .map(|access| AccessMap::NONE.with(DeviceId::HOST, access));
+        let cpu =
+            |properties: Properties| maps.map(|map| properties.access_for_copies(map).get(DeviceId::HOST));
+        assert_eq!(cpu(host), [Access::None, Access::ReadWrite, Access::ReadWrite]);
+        assert_eq!(cpu(device), [Access::None, Access::Read, Access::ReadWrite]);
+        assert!(maps.iter().all(|map| host.access_for_copies(*map).get(owner) == Access::ReadWrite));
     }
 
     #[test]

@@ -3,12 +3,12 @@
 
 use super::{SEED, mapped, some};
 use crate::case::cases;
-use crate::library::tools::{capability, idle};
+use crate::library::tools::{capability, idle, refused};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, or_skip, skip};
 use gpu_vmm_core::{
-    Access, Bytes, Capability, Detail, DeviceId, Error, Feature, Location, Operation, PhysicalMemory,
-    Properties, Region,
+    Access, BackingStore, Bytes, Capability, Detail, DeviceId, Error, Feature, Location, Operation,
+    PhysicalMemory, Properties, Region,
 };
 use gpu_vmm_testkit::{TestKit, count_wrong_words, write_pattern_words};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -30,6 +30,9 @@ cases! { "kinds":
     /// If the device reports host access, a region can be built so that the CPU has access to all memory that the region
     /// grows by.
     regions_for_the_host,
+    /// Host memory that the device may write and the CPU may only read is filled, copied to from device memory, suspended and
+    /// resumed. A copy of the host's bytes into it, which CUDA's driver makes with the CPU, is refused.
+    host_memory_that_the_cpu_only_reads,
     /// A CPU access without access rights is a fault that ends the process.
     without_access_the_cpu_faults with reads_without_access,
     /// The host is not a device: creating memory on it, waiting for it and growing regions on it are refused without a driver
@@ -110,6 +113,39 @@ fn host_access_to_host_memory<B: TestKit>(subject: &Subject<B>) {
     let checked = subject.backend.check_host_access(Operation::QueryAccess, &properties);
     let turns = takes_turns(subject, properties);
     assert_eq!(checked.is_ok(), turns.is_ok(), "{checked:?}, {turns:?}");
+}
+
+fn host_memory_that_the_cpu_only_reads<B: TestKit>(subject: &Subject<B>) {
+    let properties = host_memory(subject);
+    let (memory, mut region) = mapped(subject, properties);
+    let size = memory.size();
+    drop(memory);
+    region.write(Bytes(0), b"seen by both").unwrap();
+    or_skip(region.set_access(Bytes(0), size, HOST, Access::Read));
+    let refuses = |answer: Result<(), Error>| {
+        refused!(answer, Detail::NoAccess { device: HOST, have: Access::Read, need: RW, .. });
+    };
+    refuses(region.write(Bytes(0), b"no"));
+    let (_, other) = mapped(subject, properties);
+    refuses(region.copy_from(Bytes(0), &other, Bytes(0), size));
+    let stores = [BackingStore::pinned(&subject.backend, size), BackingStore::host(&subject.backend)];
+    for store in stores.map(Result::unwrap) {
+        region.suspend(&store, idle()).unwrap();
+        region.resume().unwrap();
+        assert_eq!(
+            (region.access(Bytes(0), HOST), region.access(Bytes(0), subject.device)),
+            (Access::Read, RW)
+        );
+        let mut bytes = [0; 12];
+        region.read(Bytes(0), &mut bytes).unwrap();
+        assert_eq!(&bytes, b"seen by both");
+    }
+    subject.write(&mut region, Bytes(0), size, SEED);
+    assert_eq!(wrong_for_the_cpu(&region, size, SEED), 0);
+    region.fill(Bytes(0), size, 0).unwrap();
+    region.set_access(Bytes(0), size, HOST, RW).unwrap();
+    region.write(Bytes(0), b"yes").unwrap();
+    region.close(idle()).unwrap();
 }
 
 fn regions_for_the_host<B: TestKit>(subject: &Subject<B>) {
