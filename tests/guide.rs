@@ -47,6 +47,47 @@ fn listed(section: &str) -> BTreeSet<String> {
 }
 
 #[test]
+fn each_memory_call_of_the_vendors_has_a_row_without_empty_cells() {
+    let page = read("docs/guide/vendor-calls.md");
+    let rows = page.lines().filter(|line| line.starts_with('|'));
+    for row in rows {
+        let mut cells = row.trim_matches('|').split('|');
+        assert!(cells.all(|cell| !cell.trim().is_empty()), "an empty cell: {row}");
+    }
+    let words = |text: &str| -> BTreeSet<String> {
+        text.split(|letter: char| !letter.is_alphanumeric()).map(str::to_owned).collect()
+    };
+    let (named, mut count) = (words(&page), 0);
+    for source in ["backend-cuda/src/ffi/functions.rs", "backend-hip/src/loader.rs"] {
+        for call in words(&read(source)).iter().filter(|call| is_of_the_chapter(call)) {
+            count += 1;
+            assert!(named.contains(call), "{call} has no row");
+        }
+    }
+    assert!(count > 25, "{count} calls were found in the backends");
+}
+
+/// Returns true for a call of the vendors' chapters on virtual memory and multicast.
+fn is_of_the_chapter(call: &str) -> bool {
+    const WORDS: [&str; 11] = [
+        "Address",
+        "Create",
+        "Release",
+        "Map",
+        "Unmap",
+        "SetAccess",
+        "GetAccess",
+        "GetAllocation",
+        "ExportTo",
+        "ImportFrom",
+        "GetHandleFor",
+    ];
+    let of_memory = call.strip_prefix("cuMem").or_else(|| call.strip_prefix("hipMem"));
+    call.starts_with("cuMulticast")
+        || of_memory.is_some_and(|rest| WORDS.iter().any(|word| rest.starts_with(word)))
+}
+
+#[test]
 fn deviations_page_has_every_quirk() {
     let page = read("docs/guide/deviations.md");
     let sources: [(&str, &[&str]); 3] = [
