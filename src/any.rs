@@ -251,6 +251,13 @@ unsafe impl MemoryCalls for AnyBackend {
         })
     }
 
+    unsafe fn adopt(&self, at: Address) -> Result<AnyHandle> {
+        dispatch!(*self, Self, ref backend, AnyHandle as wrap => {
+            // SAFETY: as in `create`.
+            unsafe { backend.adopt(at) }.map(wrap)
+        })
+    }
+
     unsafe fn reserve(
         &self,
         size: Bytes,

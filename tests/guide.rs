@@ -212,6 +212,11 @@ fn examples() -> Vec<(ErrorKind, Operation, Detail)> {
             Detail::ExceedsAddressSpace { size: B::gib(1 << 20), limit: B::gib(1 << 17) },
         ),
         (
+            ErrorKind::NotMapped,
+            Operation::AdoptMemory,
+            Detail::NoMemoryAt { address: wanted, reason: "nothing is mapped there".to_owned() },
+        ),
+        (
             ErrorKind::OutOfDescriptors,
             Operation::ExportMemory,
             Detail::OutOfDescriptors {

@@ -172,6 +172,11 @@ unsafe impl MemoryCalls for CudaBackend {
         unsafe { CudaHandle::import_fabric(&self.opened, handle, ImportSource::Fabric, size, properties) }
     }
 
+    unsafe fn adopt(&self, at: Address) -> Result<CudaHandle> {
+        // SAFETY: the caller upholds the same contract.
+        unsafe { CudaHandle::adopt(&self.opened, at) }
+    }
+
     unsafe fn reserve(
         &self,
         size: Bytes,

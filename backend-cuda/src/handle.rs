@@ -4,8 +4,8 @@
 #![allow(unsafe_code)]
 
 use crate::driver::Opened;
-use crate::ffi::{COMPRESSION_GENERIC, LOCATION_DEVICE, LOCATION_INVISIBLE, MemAllocationProp, MemLocation};
-use crate::memory_types::{Reported, allocation_prop, location};
+use crate::ffi::{LOCATION_DEVICE, LOCATION_INVISIBLE, MemAllocationProp, MemLocation};
+use crate::memory_types::{Reported, allocation_prop, is_compressible, is_remote_dma, location};
 use gpu_vmm_core::{Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -53,9 +53,11 @@ impl CudaHandle {
             unsafe { (backend.functions().mem_create)(&raw mut raw, size.0 as usize, &raw const prop, 0) };
         backend.check_kind(OPERATION, "cuMemCreate", result, size, properties)?;
         let mut handle = Self::own(backend, raw, size, properties, false);
-        if properties.compressible {
-            // The driver may ignore the request for compression.
-            handle.properties.compressible = is_compressible(&handle.reported(OPERATION)?);
+        if properties.compressible || properties.remote_dma {
+            // The driver may ignore both requests.
+            let reported = handle.reported(OPERATION)?;
+            handle.properties.compressible = is_compressible(&reported);
+            handle.properties.remote_dma = is_remote_dma(&reported);
         }
         Ok(handle)
     }
@@ -100,6 +102,7 @@ impl CudaHandle {
                 },
             ));
         }
+        // The driver does not report the flag for remote DMA of imported memory.
         handle.properties.compressible = is_compressible(&reported);
         Ok(handle)
     }
@@ -116,7 +119,7 @@ impl CudaHandle {
     }
 
     /// Queries the memory's properties from the driver.
-    fn reported(&self, operation: Operation) -> Result<MemAllocationProp> {
+    pub(crate) fn reported(&self, operation: Operation) -> Result<MemAllocationProp> {
         let mut reported = allocation_prop(&self.properties);
         // SAFETY: the pointer is valid for the properties, and the handle is the driver's.
         let result =
@@ -124,6 +127,11 @@ impl CudaHandle {
         let context = || format!("{} of {}", self.size, self.properties);
         self.backend.check(operation, "cuMemGetAllocationPropertiesFromHandle", result, context)?;
         Ok(reported)
+    }
+
+    /// Sets size and properties of memory that other code has created.
+    pub(crate) const fn describe(&mut self, size: Bytes, properties: Properties) {
+        (self.size, self.properties) = (size, properties);
     }
 
     /// Refuses to export memory that CUDA cannot export as `kind`.
@@ -140,10 +148,6 @@ impl CudaHandle {
         };
         Err(Error::new(operation, Detail::Unsupported { reason }))
     }
-}
-
-const fn is_compressible(reported: &MemAllocationProp) -> bool {
-    reported.flags.compression_type == COMPRESSION_GENERIC
 }
 
 impl Opened {

@@ -71,6 +71,7 @@
 compile_error!("NVIDIA's driver exists for 64-bit processes alone");
 
 mod access;
+mod adopt;
 mod backend;
 mod capabilities;
 mod check;

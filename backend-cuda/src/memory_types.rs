@@ -63,6 +63,37 @@ pub(crate) const fn allocation_prop(properties: &Properties) -> MemAllocationPro
     }
 }
 
+pub(crate) const fn is_compressible(reported: &MemAllocationProp) -> bool {
+    reported.flags.compression_type == COMPRESSION_GENERIC
+}
+
+pub(crate) const fn is_remote_dma(reported: &MemAllocationProp) -> bool {
+    reported.flags.gpu_direct_rdma_capable != 0
+}
+
+/// Returns the properties that the driver reports for memory of other code. Device 0 copies to and from host memory.
+///
+/// # Errors
+///
+/// The reason why this process cannot name the location.
+pub(crate) fn properties_of(reported: &MemAllocationProp) -> Result<Properties, String> {
+    let MemLocation { kind, id } = reported.location;
+    let first = Properties::on(DeviceId(0));
+    let number = u32::try_from(id);
+    let properties = match (kind, number) {
+        (LOCATION_DEVICE, Ok(device)) => Properties::on(DeviceId(device)),
+        (LOCATION_HOST, _) => first.located(Location::Host),
+        (LOCATION_HOST_NUMA, Ok(node)) => first.located(Location::HostNode(node)),
+        _ => return Err(format!("the memory is in {}", Reported(reported.location))),
+    };
+    Ok(Properties {
+        handle_types: HandleTypes::from_bits_truncate(reported.requested_handle_types),
+        compressible: is_compressible(reported),
+        remote_dma: is_remote_dma(reported),
+        ..properties
+    })
+}
+
 /// Returns whether the properties describe plain device memory.
 fn is_plain(properties: &Properties) -> bool {
     *properties == Properties::on(properties.device)

@@ -4,7 +4,7 @@
 use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
-use crate::{addresses, capabilities, event, loader, memory_types, quirks, staging};
+use crate::{addresses, adopt, capabilities, event, loader, memory_types, quirks, staging};
 use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 #[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
@@ -190,6 +190,11 @@ unsafe impl MemoryCalls for HipBackend {
     ) -> Result<HipHandle> {
         memory_types::check_fabric(&self.driver, Operation::ImportMemory, properties.device)?;
         crate::fabric::import(&self.driver, from, size, properties)
+    }
+
+    unsafe fn adopt(&self, at: Address) -> Result<HipHandle> {
+        // SAFETY: the caller upholds the same contract.
+        unsafe { adopt::adopt(&self.driver, at) }
     }
 
     unsafe fn reserve(

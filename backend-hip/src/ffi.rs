@@ -58,6 +58,30 @@ pub(crate) fn allocation(properties: &Properties) -> hipMemAllocationProp {
     allocation
 }
 
+/// Returns the properties that HIP reports for memory. Device 0 copies to and from host memory.
+///
+/// # Errors
+///
+/// The reason why there is no such location.
+pub(crate) fn properties(reported: &hipMemAllocationProp) -> Result<Properties, String> {
+    let hipMemLocation { type_, id } = reported.location;
+    let first = Properties::on(DeviceId(0));
+    let number = u32::try_from(id);
+    let properties = match (type_, number) {
+        (hipMemLocationType::hipMemLocationTypeDevice, Ok(device)) => Properties::on(DeviceId(device)),
+        (hipMemLocationType::hipMemLocationTypeHost, _) => first.located(Location::Host),
+        (hipMemLocationType::hipMemLocationTypeHostNuma, Ok(node)) => first.located(Location::HostNode(node)),
+        _ => return Err(format!("HIP reports memory in a place of type {}, number {id}", type_.0)),
+    };
+    // SAFETY: both fields of the union are the same number.
+    let types = unsafe { reported.__bindgen_anon_1.requestedHandleType };
+    Ok(Properties {
+        handle_types: HandleTypes::from_bits_truncate(types.0),
+        remote_dma: reported.allocFlags.gpuDirectRDMACapable != 0,
+        ..properties
+    })
+}
+
 /// HIP's flags for an access.
 pub(crate) const fn flags(access: Access) -> hipMemAccessFlags {
     match access {

@@ -6,7 +6,9 @@ use crate::driver::Driver;
 use crate::ffi;
 use crate::ffi::{hipError_t, hipMemAllocationProp, hipMemGenericAllocationHandle_t};
 use crate::quirks::{CREATE_ON_CURRENT_DEVICE, workaround_enabled};
-use gpu_vmm_core::{Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
+use gpu_vmm_core::{
+    Bytes, Detail, DeviceId, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result,
+};
 use std::sync::Arc;
 
 /// The platform's type for exported memory.
@@ -18,6 +20,7 @@ use std::os::windows::io::OwnedHandle as Exported;
 /// Where a handle's memory is from.
 #[derive(Debug)]
 enum Source {
+    /// This backend or other code of the process has created it.
     Created,
     /// The descriptor or Windows handle that was imported, if HIP may still read it later.
     #[cfg_attr(not(unix), allow(dead_code))] // keeps the handle open
@@ -88,6 +91,17 @@ impl HipHandle {
     ) -> Self {
         let properties = attributes::given(&driver, &properties);
         Self { driver, raw, size, properties, source: Source::Imported(from) }
+    }
+
+    /// Takes ownership of a reference that `hipMemRetainAllocationHandle` added.
+    pub(crate) fn adopted(driver: &Arc<Driver>, raw: hipMemGenericAllocationHandle_t) -> Self {
+        let properties = Properties::on(DeviceId(0));
+        Self { driver: Arc::clone(driver), raw, size: Bytes::ZERO, properties, source: Source::Created }
+    }
+
+    /// Sets size and properties of memory that other code has created.
+    pub(crate) const fn describe(&mut self, size: Bytes, properties: Properties) {
+        (self.size, self.properties) = (size, properties);
     }
 
     /// Returns HIP's handle, valid while `self` lives.

@@ -19,6 +19,7 @@
 
 mod access;
 mod addresses;
+mod adopt;
 mod attributes;
 mod backend;
 mod capabilities;

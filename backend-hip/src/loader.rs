@@ -213,7 +213,8 @@ symbols! {
     optional:
         hipDeviceGetUuid hipEventCreateWithFlags hipEventDestroy hipEventQuery hipEventRecord hipEventSynchronize
         hipGetDevicePropertiesR0600 hipGraphDestroy hipGraphExecDestroy hipGraphInstantiateWithFlags hipGraphLaunch
-        hipHostFree hipHostMalloc hipMemcpyAsync hipMemsetAsync hipModuleGetFunction hipModuleLaunchKernel hipModuleLoadData
+        hipHostFree hipHostMalloc hipMemGetAddressRange hipMemGetAllocationPropertiesFromHandle
+        hipMemRetainAllocationHandle hipMemcpyAsync hipMemsetAsync hipModuleGetFunction hipModuleLaunchKernel hipModuleLoadData
         hipStreamBeginCapture hipStreamCreateWithFlags hipStreamDestroy hipStreamEndCapture hipStreamGetDevice
         hipStreamIsCapturing hipStreamQuery hipStreamWaitEvent hipThreadExchangeStreamCaptureMode;
 }

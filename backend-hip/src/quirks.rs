@@ -21,7 +21,7 @@ pub(crate) use host::{HOST_ACCESS_LEAVES_A_HOLE, HOST_ACCESS_NOT_REPORTED};
 pub(crate) use list::QUIRKS;
 use list::{
     ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, IMPORT_CHECKS_NOTHING, IMPORT_READS_LATER, IMPORT_UNKNOWN,
-    IMPORT_WANTS_POINTER, MEMORY_STAYS,
+    IMPORT_WANTS_POINTER, MEMORY_STAYS, RETAIN_CRASHES, RETAIN_DOES_NOT_COUNT,
 };
 pub(crate) use list::{
     ALIGNMENT_IGNORED, CREATE_ON_CURRENT_DEVICE, ERROR_STICKS, GRANULARITY_TOO_SMALL,
@@ -87,6 +87,8 @@ pub(crate) struct Quirks {
     pub(crate) memory_stays: bool,
     /// A peer must not be given access after the owner: [`OWNER_LAST`].
     pub(crate) owner_last: bool,
+    /// Memory is not looked up by its address: [`RETAIN_DOES_NOT_COUNT`], [`RETAIN_CRASHES`].
+    pub(crate) retain_is_unsafe: bool,
     /// The host cannot be given access: [`host::ACCESS_APPEARS`].
     pub(crate) no_host_access: bool,
     /// Host memory does not exist: [`host::MEMORY_IS_THE_DEVICES`].
@@ -122,6 +124,7 @@ impl Quirks {
             // On Windows the code below HIP is different.
             memory_stays: cfg!(unix) && has(&MEMORY_STAYS),
             owner_last: has(&OWNER_LAST),
+            retain_is_unsafe: has(&RETAIN_DOES_NOT_COUNT) || has(&RETAIN_CRASHES),
             no_host_access: has(&host::ACCESS_APPEARS),
             no_host_memory: has(&host::MEMORY_IS_THE_DEVICES),
         }
@@ -153,7 +156,7 @@ mod tests {
     #[test]
     fn workarounds_begin_and_end_with_versions() {
         type Needs = fn(Quirks) -> bool;
-        let rows: [(&str, Needs, u32, u32); 13] = [
+        let rows: [(&str, Needs, u32, u32); 14] = [
             ("free_races", |quirks| quirks.free_races, 60_100_000, 70_000_000),
             ("access_sums", |quirks| quirks.access_sums, 70_000_000, 71_200_000),
             ("copy_by_source", |quirks| quirks.copy_by_source, 60_100_000, 70_000_000),
@@ -165,6 +168,7 @@ mod tests {
             ("export_is_kept", |quirks| quirks.export_is_kept, 71_400_000, 71_500_000),
             ("memory_stays", |quirks| quirks.memory_stays, 70_100_000, 71_200_000),
             ("owner_last", |quirks| quirks.owner_last, 71_400_000, 71_600_000),
+            ("retain_is_unsafe", |quirks| quirks.retain_is_unsafe, 60_100_000, 71_500_000),
             ("no_host_access", |quirks| quirks.no_host_access, 60_100_000, 70_200_000),
             ("no_host_memory", |quirks| quirks.no_host_memory, 60_100_000, 71_500_000),
         ];

@@ -157,6 +157,10 @@ unsafe impl MemoryCalls for HostBackend {
         Err(share::no_fabric(Operation::ImportMemory))
     }
 
+    unsafe fn adopt(&self, at: Address) -> Result<HostHandle> {
+        HostHandle::adopt(&self.0, at)
+    }
+
     unsafe fn reserve(
         &self,
         size: Bytes,

@@ -1,9 +1,12 @@
 //! Handles of physical memory.
 #![allow(unsafe_code)] // implements traits that make promises
 
+use crate::host::Host;
 use crate::memory::Memory;
 use crate::share;
-use gpu_vmm_core::{Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
+use gpu_vmm_core::{
+    Address, Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result,
+};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -17,6 +20,20 @@ use std::sync::Arc;
 pub struct HostHandle {
     pub(crate) memory: Arc<Memory>,
     pub(crate) properties: Properties,
+}
+
+impl HostHandle {
+    /// Returns another handle of the memory that is mapped at an address.
+    pub(crate) fn adopt(host: &Host, at: Address) -> Result<Self> {
+        let operation = Operation::AdoptMemory;
+        host.process.check(operation)?;
+        let missing = |reason: &str| {
+            Error::new(operation, Detail::NoMemoryAt { address: at, reason: reason.to_owned() })
+        };
+        let (memory, properties) = host.mappings.handle_at(at).map_err(missing)?;
+        let memory = memory.downcast::<Memory>().map_err(|_| missing("it is not memory of this backend"))?;
+        Ok(Self { memory, properties })
+    }
 }
 
 // SAFETY: size and properties are those that the memory was created with.

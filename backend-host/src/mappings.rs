@@ -4,9 +4,9 @@
 //! which lives until its last mapping is gone.
 
 use crate::device::Charge;
-use gpu_vmm_core::{Access, AccessMap, Address, AddressRange, Bytes, DeviceId};
+use gpu_vmm_core::{Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Properties};
+use std::any::Any;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The table, by first address.
@@ -28,12 +28,11 @@ pub(crate) struct Mapping {
 
 /// The memory that a mapping keeps alive.
 #[derive(Debug)]
-#[expect(dead_code, reason = "held for what happens when they are dropped")]
 pub(crate) enum Backing {
-    /// A whole handle, mapped in a reservation.
-    Handle(Arc<dyn fmt::Debug + Send + Sync>),
+    /// A whole handle, mapped in a reservation: its memory, and the properties that the handle reports.
+    Handle(Arc<dyn Any + Send + Sync>, Properties),
     /// A plain allocation, which is its own mapping.
-    Plain(Charge),
+    Plain(#[expect(dead_code, reason = "held for what happens when it is dropped")] Charge),
 }
 
 /// Why a device may not access a range.
@@ -100,6 +99,20 @@ impl Mappings {
         let table = self.read();
         let found = table.range(..=at).next_back()?;
         ranged(found).contains(at).then(|| found.1.access.get(device))
+    }
+
+    /// Returns the memory of the handle that is mapped at an address, with its properties. An error says what is there instead.
+    pub(crate) fn handle_at(
+        &self,
+        at: Address,
+    ) -> Result<(Arc<dyn Any + Send + Sync>, Properties), &'static str> {
+        let table = self.read();
+        let found = table.range(..=at).next_back().filter(|found| ranged(*found).contains(at));
+        match found.map(|(_, mapping)| &mapping.kept) {
+            None => Err("nothing is mapped there"),
+            Some(Backing::Plain(_)) => Err("it is a plain allocation"),
+            Some(Backing::Handle(memory, properties)) => Ok((Arc::clone(memory), *properties)),
+        }
     }
 
     /// Checks that `device` has `need` access to every byte of the range, which can span mappings.

@@ -82,7 +82,7 @@ unsafe impl Reservation for HostReservation {
         // SAFETY: the part lies in this reservation, nothing is mapped there, and `&mut self` keeps it so.
         unsafe { pages::map(part, file, start) }?;
         let memory: Arc<Memory> = Arc::clone(&handle.memory);
-        let kept = Backing::Handle(memory);
+        let kept = Backing::Handle(memory, handle.properties);
         self.host.mappings.insert(part.base, Mapping { size: part.size, access: AccessMap::NONE, kept });
         Ok(())
     }

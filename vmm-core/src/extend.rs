@@ -5,7 +5,7 @@ pub use crate::driver::{
 };
 #[doc(inline)]
 pub use crate::forward;
-pub use crate::memory::{ChunkContents, Segment, create_now, files, free_deferred, rounded_size};
+pub use crate::memory::{BlockOwner, ChunkContents, Segment, create_now, files, free_deferred, rounded_size};
 pub use crate::region::{
     ADDRESS_SPACE, LendMemory, MappedMemory, RegionSettings, check_reach, lend_elements,
 };

@@ -78,7 +78,8 @@ pub use driver::{
     WaitFor,
 };
 pub use memory::{
-    BackingKind, BackingStore, MemoryId, POISON, PageList, PageListStats, PhysicalMemory, StagingRing,
+    AddressInfo, BackingKind, BackingStore, BlockAt, MappingAt, MemoryId, POISON, PageList, PageListStats,
+    PhysicalMemory, StagingRing, at,
 };
 #[cfg(unix)]
 pub use region::DmaBuf;

@@ -17,7 +17,7 @@ use gpu_vmm_premap::sync::{MutexGuard, lock, try_lock};
 /// The turn. The thread that has it begins no wait for work, and locks the core as often as it needs.
 #[derive(Debug)]
 pub(crate) struct Mapping<'a, B: Backend> {
-    inner: &'a Inner<B>,
+    pub(crate) inner: &'a Inner<B>,
     operation: Operation,
     turn: Option<(MutexGuard<'a, ()>, NoWaits)>,
 }

@@ -175,7 +175,7 @@ impl<'a, B: Backend> NewChunk<'a, B> {
             match region.and_then(|region| fill(region, Bytes(size), settings.scrub)) {
                 Ok(region) => {
                     pool_memory::chunk_allocated(region.range());
-                    new.chunk = Some(Chunk::new(region));
+                    new.chunk = Some(Chunk::new(inner.own(region)));
                     return Ok(new);
                 }
                 Err(error) if !error.is_out_of_memory() => return Err(error.into()),

@@ -16,6 +16,7 @@ use crate::tags::Tag;
 use crate::thread_cache::body::{Body, Place, Ready};
 use crate::thread_cache::{Cache, ThreadCacheRef, batch_of};
 use crate::waits::Ladder;
+use gpu_vmm_core::extend::BlockOwner;
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, ErrorKind, Operation, Result, Stream};
 use gpu_vmm_premap::PremapThread;
 use gpu_vmm_premap::sync::thread_number;
@@ -94,7 +95,10 @@ impl<B: Backend> Pool<B> {
         let of = (settings.device, settings.total);
         let mut core = Core::new(backend, settings)?;
         let tag = core.tags.named("")?;
-        Ok(Self { owner: Arc::new(Owner::new(backend, Inner::new(core), of, calls, premap.as_ref())), tag })
+        let owner = Arc::new(Owner::new(backend, Inner::new(core), of, calls, premap.as_ref()));
+        let known: Arc<dyn BlockOwner> = Arc::<Owner<B>>::clone(&owner);
+        owner.inner.set_block_owner(Arc::downgrade(&known));
+        Ok(Self { owner, tag })
     }
 
     /// Returns the same pool for blocks with a tag. Each tag has its own addresses, is suspended as a whole, and is listed

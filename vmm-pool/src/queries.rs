@@ -8,16 +8,15 @@ use crate::snapshot::{
 };
 use crate::space::{RangeInfo, Space};
 use crate::{BinStats, BlockInfo, Pool, PoolStats, Unfreed};
-use gpu_vmm_core::{Address, Backend, Bytes, Operation};
+use gpu_vmm_core::extend::BlockOwner;
+use gpu_vmm_core::{Address, AddressRange, Backend, BlockAt, Bytes, Operation};
 use std::collections::{BTreeMap, HashSet};
 
 impl<B: Backend> Pool<B> {
     /// Returns the live block that contains an address. Meant for occasional use: it searches every thread cache.
     #[must_use]
     pub fn find(&self, address: Address) -> Option<BlockInfo> {
-        let info = self.owner.inner.core(Operation::FindBlock).ok()?.find_block(address)?;
-        let cached = self.owner.thread_caches().any(|thread_cache| thread_cache.lock().holds(info.base.0));
-        (!cached).then_some(info)
+        self.owner.find(address)
     }
 
     /// Returns the pool's statistics. It delays other threads no longer than an allocation does.
@@ -51,7 +50,21 @@ impl<B: Backend> Pool<B> {
     }
 }
 
+/// For [`gpu_vmm_core::at`].
+impl<B: Backend> BlockOwner for Owner<B> {
+    fn block_at(&self, address: Address) -> Option<BlockAt> {
+        let BlockInfo { base, capacity: size, tag, suspended, .. } = self.find(address)?;
+        Some(BlockAt { range: AddressRange { base, size }, tag: (&*tag).into(), suspended })
+    }
+}
+
 impl<B: Backend> Owner<B> {
+    fn find(&self, address: Address) -> Option<BlockInfo> {
+        let info = self.inner.core(Operation::FindBlock).ok()?.find_block(address)?;
+        let cached = self.thread_caches().any(|thread_cache| thread_cache.lock().holds(info.base.0));
+        (!cached).then_some(info)
+    }
+
     pub(crate) fn stats(&self) -> PoolStats {
         let mut stats = PoolStats::default();
         if !self.inner.process.is_this() {

@@ -6,11 +6,12 @@ use crate::core::Core;
 use crate::last_freed::Last;
 use crate::stream_order::StreamIndex;
 use crate::tracking::Tracking;
-use gpu_vmm_core::extend::{NoWaits, Process, pool_memory};
+use gpu_vmm_core::extend::{BlockOwner, NoWaits, Process, pool_memory};
 use gpu_vmm_core::{Backend, Detail, Error, Operation, PhysicalMemory, Region};
 use gpu_vmm_premap::sync::{Condvar, Mutex, MutexGuard, PoisonError, lock};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
+use std::sync::{OnceLock, Weak};
 
 /// The shared state. It lives as long as the pool or one of its blocks.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct Inner<B: Backend> {
     changed: Condvar,
     pub(crate) last: Last<B>,
     pub(crate) tracking: Tracking,
+    /// The pool, for its regions: [`gpu_vmm_core::at`] asks it for the block at an address.
+    block_owner: OnceLock<Weak<dyn BlockOwner>>,
 }
 
 impl<B: Backend> Inner<B> {
@@ -30,7 +33,22 @@ impl<B: Backend> Inner<B> {
         let tracking = Tracking::new(core.settings.debug, core.settings.plain);
         let last = Last::new(core.settings.keep.0 == u64::MAX);
         let (process, core) = (Process::current(), Mutex::new(core));
-        Self { process, mapping: Mutex::new(()), core, changed: Condvar::new(), last, tracking }
+        let (changed, block_owner) = (Condvar::new(), OnceLock::new());
+        Self { process, mapping: Mutex::new(()), core, changed, last, tracking, block_owner }
+    }
+
+    /// Names the pool to its regions.
+    pub(crate) fn set_block_owner(&self, owner: Weak<dyn BlockOwner>) {
+        // It is set once, before the first region.
+        let _ = self.block_owner.set(owner);
+    }
+
+    /// Makes a region known as the pool's.
+    pub(crate) fn own(&self, mut region: Region<B>) -> Region<B> {
+        if let Some(owner) = self.block_owner.get() {
+            region.set_block_owner(Weak::clone(owner));
+        }
+        region
     }
 
     /// Locks the core, and moves the block that was freed last into it. Returns an error in a forked child, where a thread

@@ -194,7 +194,7 @@ impl<'a, B: Backend> Mapping<'a, B> {
             }
         };
         self.core()?.calls.add(calls);
-        Ok(result?)
+        Ok(self.inner.own(result?))
     }
 
     /// Releases the addresses of all spaces of some tags that contain no block and that no work uses. Returns true if there was any.

@@ -83,6 +83,7 @@ functions! {
     );
     mem_create = "cuMemCreate"(handle: *mut u64, size: usize, prop: *const MemAllocationProp, flags: u64);
     mem_release = "cuMemRelease"(handle: u64);
+    mem_retain_allocation_handle = "cuMemRetainAllocationHandle"(handle: *mut u64, address: u64);
     mem_get_allocation_properties = "cuMemGetAllocationPropertiesFromHandle"(
         prop: *mut MemAllocationProp, handle: u64
     );
@@ -98,6 +99,7 @@ functions! {
     mem_unmap = "cuMemUnmap"(address: u64, size: usize);
     mem_set_access = "cuMemSetAccess"(address: u64, size: usize, descs: *const MemAccessDesc, count: usize);
     mem_get_access = "cuMemGetAccess"(flags: *mut u64, location: *const MemLocation, address: u64);
+    mem_get_address_range = "cuMemGetAddressRange_v2"(base: *mut u64, size: *mut usize, address: u64);
     mem_alloc = "cuMemAlloc_v2"(address: *mut u64, size: usize);
     mem_free = "cuMemFree_v2"(address: u64);
     memcpy_to_device = "cuMemcpyHtoD_v2"(to: u64, from: *const c_void, length: usize);

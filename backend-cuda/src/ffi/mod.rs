@@ -22,6 +22,7 @@ pub(crate) struct CuResult(pub(crate) u32);
 
 impl CuResult {
     pub(crate) const SUCCESS: Self = Self(0);
+    pub(crate) const INVALID_VALUE: Self = Self(1);
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
     pub(crate) const NOT_INITIALIZED: Self = Self(3);
     pub(crate) const DEINITIALIZED: Self = Self(4);

@@ -1041,6 +1041,7 @@ const _: () = {
         "Offset of field: hipMemLocation::id",
     ][::core::mem::offset_of!(hipMemLocation, id) - 4usize];
 };
+pub type hipDeviceptr_t = *mut ::core::ffi::c_void;
 pub type hipDevice_t = ::core::ffi::c_int;
 #[repr(C)]
 #[derive(Debug)]
@@ -1454,10 +1455,19 @@ pub type hipMemGetAccess = unsafe extern "C" fn(
     location: *const hipMemLocation,
     ptr: *mut ::core::ffi::c_void,
 ) -> hipError_t;
+pub type hipMemGetAddressRange = unsafe extern "C" fn(
+    pbase: *mut hipDeviceptr_t,
+    psize: *mut usize,
+    dptr: hipDeviceptr_t,
+) -> hipError_t;
 pub type hipMemGetAllocationGranularity = unsafe extern "C" fn(
     granularity: *mut usize,
     prop: *const hipMemAllocationProp,
     option: hipMemAllocationGranularity_flags,
+) -> hipError_t;
+pub type hipMemGetAllocationPropertiesFromHandle = unsafe extern "C" fn(
+    prop: *mut hipMemAllocationProp,
+    handle: hipMemGenericAllocationHandle_t,
 ) -> hipError_t;
 pub type hipMemImportFromShareableHandle = unsafe extern "C" fn(
     handle: *mut hipMemGenericAllocationHandle_t,
@@ -1473,6 +1483,10 @@ pub type hipMemMap = unsafe extern "C" fn(
 ) -> hipError_t;
 pub type hipMemRelease = unsafe extern "C" fn(
     handle: hipMemGenericAllocationHandle_t,
+) -> hipError_t;
+pub type hipMemRetainAllocationHandle = unsafe extern "C" fn(
+    handle: *mut hipMemGenericAllocationHandle_t,
+    addr: *mut ::core::ffi::c_void,
 ) -> hipError_t;
 pub type hipMemSetAccess = unsafe extern "C" fn(
     ptr: *mut ::core::ffi::c_void,

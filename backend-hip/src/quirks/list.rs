@@ -125,6 +125,24 @@ pub(super) const MEMORY_STAYS: Quirk = quirk(
     "ROCm/legacy-rocm-build #6021; ROCm/rocm-systems PR #4363; vllm-project/vllm #37533; fzyzcjy/torch_memory_saver #83",
 );
 
+pub(super) const RETAIN_DOES_NOT_COUNT: Quirk = quirk(
+    "retain-does-not-count",
+    (V6_1, V7_12),
+    "hipMemRetainAllocationHandle adds no reference; a release for it frees too much, and it crashes on pointers from \
+     hipMalloc",
+    "PhysicalMemory::adopt returns Unsupported",
+    "ROCm/rocm-systems PR #2696, #5807; simulated, both",
+);
+
+/// The fix was merged in May 2026. Whether 7.14 has it is not known.
+pub(super) const RETAIN_CRASHES: Quirk = quirk(
+    "retain-of-plain-crashes",
+    (V7_12, V7_15),
+    "hipMemRetainAllocationHandle crashes on pointers from hipMalloc, which have no handle",
+    "PhysicalMemory::adopt returns Unsupported",
+    "ROCm/rocm-systems PR #5807, merged in May 2026, by its date in 7.15",
+);
+
 pub(crate) const MAP_REPORTS_NOTHING: Quirk = quirk(
     "map-reports-nothing",
     (V6_1, V7_14),
@@ -352,14 +370,8 @@ pub(crate) const QUIRKS: &[Quirk] = &[
         "ROCm/hip #3781",
     ),
     MEMORY_STAYS,
-    quirk(
-        "retain-does-not-count",
-        (V6_1, V7_12),
-        "hipMemRetainAllocationHandle adds no reference; a release for it frees too much, and it crashes on pointers \
-         from hipMalloc",
-        "gpu-vmm never calls it",
-        "ROCm/rocm-systems PR #2696, #5807; simulated, both",
-    ),
+    RETAIN_DOES_NOT_COUNT,
+    RETAIN_CRASHES,
     quirk(
         "hipfree-succeeds",
         (V6_1, UNFIXED),

@@ -25,6 +25,7 @@ mod observed;
 mod processes;
 mod range;
 mod refusals;
+mod registered;
 mod sharing;
 mod snapshots;
 mod staged;

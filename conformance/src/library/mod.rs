@@ -6,6 +6,7 @@
 
 mod access;
 mod alias;
+mod at;
 mod backend;
 mod banks;
 mod captures;
@@ -66,6 +67,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         grow::cases(),
         guard::cases(),
         alias::cases(),
+        at::cases(),
         unmap::cases(),
         lifetime::cases(),
         data::cases(),

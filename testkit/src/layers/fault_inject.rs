@@ -223,6 +223,13 @@ unsafe impl<B: Backend> MemoryCalls for FaultInject<B> {
         Ok(FaultHandle::new(inner, &self.plan, &self.registry))
     }
 
+    unsafe fn adopt(&self, at: Address) -> Result<Self::Handle> {
+        let _call = self.plan.call(Operation::AdoptMemory)?;
+        // SAFETY: as in `create`.
+        let inner = unsafe { self.inner.adopt(at) }?;
+        Ok(FaultHandle::new(inner, &self.plan, &self.registry))
+    }
+
     unsafe fn reserve(
         &self,
         size: Bytes,

@@ -104,9 +104,8 @@ impl State {
     }
 
     fn retain(&mut self, at: u64) -> Answer<u64> {
-        let Some(raw) = self.mapping(at).map(|(_, mapping)| mapping.handle) else {
-            return Err(refuse(Code::INVALID_VALUE, format_args!("nothing is mapped at {at:#x}")));
-        };
+        // A program finds out by asking: measured for plain allocations, the host's addresses and unmapped ones.
+        let raw = self.mapping(at).map(|(_, mapping)| mapping.handle).ok_or(Code::INVALID_VALUE)?;
         self.handles.get_mut(&raw).ok_or(Code::UNKNOWN)?.references += 1;
         Ok(raw)
     }
@@ -122,12 +121,12 @@ impl State {
         let (memory, imported) = self.memory_of(raw)?;
         Ok(Properties {
             kind: PINNED,
-            // Measured: imported memory reports none.
+            // Measured: imported memory reports neither these nor the flag for RDMA.
             handle_types: if imported { handle_type::NONE } else { memory.kind.handle_types },
             location: memory.kind.home.location(),
             win32_metadata: null_mut(),
             compression: memory.kind.compression,
-            rdma: memory.kind.rdma,
+            rdma: if imported { 0 } else { memory.kind.rdma },
             usage: 0,
             reserved: [0; 4],
         })

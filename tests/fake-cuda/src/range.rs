@@ -140,6 +140,8 @@ impl Value {
 cuda! {
     /// Returns the mapping or the allocation that contains an address.
     fn cuMemGetAddressRange_v2(base: Out<'_, u64>, size: Out<'_, usize>, at: u64) {
+        // Measured: without a context it is refused, also for memory that is mapped.
+        context::current(&work())?;
         let there = state().there(at).ok_or(Code::NOT_FOUND)?;
         base.map(|out| out.write(there.base));
         size.map(|out| out.write(there.size as usize));

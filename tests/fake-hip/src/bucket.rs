@@ -80,6 +80,10 @@ behaviours! {
     import_is_not_exported: V7_14..UNFIXED => "rocr-runtime of 7.14 (Runtime::VMemoryExportShareableHandle)";
     /// Imported memory is never freed.
     import_leaks: V6_1..V7_0 => "ROCm/clr PR #193";
+    /// `hipMemRetainAllocationHandle` adds no reference.
+    retain_does_not_count: V6_1..V7_12 => "clr 6.4.1 hip_vm.cpp 303; rocm-systems PR #2696";
+    /// `hipMemRetainAllocationHandle` follows a null pointer for a plain allocation.
+    retain_of_plain_crashes: V6_1..V7_15 => "rocm-systems PR #5807";
     /// `hipGetLastError` reports a failure even after calls that succeeded.
     errors_stick: V7_0..UNFIXED => "openxla/xla #31348";
 }

@@ -15,6 +15,7 @@ impl HipError {
     pub(crate) const SUCCESS: Self = Self(0);
     pub(crate) const INVALID_VALUE: Self = Self(1);
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
+    pub(crate) const NOT_FOUND: Self = Self(500);
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
     pub(crate) const UNKNOWN: Self = Self(999);
 
@@ -56,6 +57,13 @@ pub(crate) struct Properties {
     pub(crate) location: Location,
     metadata: *mut c_void,
     flags: u64,
+}
+
+impl Properties {
+    /// Describes memory without flags.
+    pub(crate) const fn new(kind: c_int, handle_kind: c_int, location: Location) -> Self {
+        Self { kind, handle_kind, location, metadata: std::ptr::null_mut(), flags: 0 }
+    }
 }
 
 /// `hipPointerAttribute_t`.

@@ -101,7 +101,7 @@ hip!(hipMalloc, |state, at: Out<'_, usize>, size: usize| {
     let (device, size) = (current(), size.next_multiple_of(UNIT));
     let memory = OnceLock::from(state.take_memory(Some(device), size)?);
     let base = memory::reserve(0, size)?;
-    let handle = Arc::new(Handle { memory, descriptor: -1, device, exported_as: 0 });
+    let handle = Arc::new(Handle { memory, descriptor: -1, device, exported_as: 0, raw: 0 });
     let mut mapping = Mapping::new(size, handle, 0);
     mapping.access[device] = READ_WRITE;
     let (range, mappings) = (base..base + size, BTreeMap::from([(base, mapping)]));

@@ -60,14 +60,48 @@ hip!(hipMemCreate, |state,
         descriptor: -1,
         device: location.unwrap_or_else(current),
         exported_as: handle_kind,
+        raw: 0,
     });
     give(handle, raw)
 });
 
 hip!(hipMemRelease, |state, handle: usize| {
     state.handle("hipMemRelease", handle);
-    state.handles.remove(&handle);
+    match state.retains.get_mut(&handle).filter(|more| **more > 0) {
+        Some(more) => *more -= 1,
+        None => drop(state.handles.remove(&handle)),
+    }
     Ok(())
+});
+
+hip!(hipMemRetainAllocationHandle, |state, handle: Out<'_, usize>, at: usize| {
+    let mapped = state.mapping(at).map(|(_, mapping)| Arc::clone(&mapping.handle));
+    let mapped = mapped.ok_or(HipError::INVALID_VALUE)?;
+    let raw = mapped.raw;
+    if raw == 0 {
+        rule!(!bucket().retain_of_plain_crashes, "hipMemRetainAllocationHandle follows a null pointer");
+        return Err(HipError::INVALID_VALUE);
+    }
+    if !bucket().retain_does_not_count && state.handles.insert(raw, mapped).is_some() {
+        *state.retains.entry(raw).or_default() += 1;
+    }
+    give(handle, raw)
+});
+
+hip!(hipMemGetAllocationPropertiesFromHandle, |state, to: Out<'_, Properties>, handle: usize| {
+    let handle = state.handle("hipMemGetAllocationPropertiesFromHandle", handle);
+    let owner = handle.memory.get().map_or(Some(handle.device), |memory| memory.device);
+    let location = match owner {
+        Some(device) => Location { kind: DEVICE, id: device as c_int },
+        None => Location { kind: HOST, id: 0 },
+    };
+    give(to, Properties::new(PINNED, handle.exported_as, location))
+});
+
+hip!(hipMemGetAddressRange, |state, base: Out<'_, usize>, size: Out<'_, usize>, at: usize| {
+    let (start, mapping) = state.mapping(at).ok_or(HipError::NOT_FOUND)?;
+    give(base, start)?;
+    give(size, mapping.size)
 });
 
 hip!(hipMemGetAllocationGranularity, |_,
@@ -108,7 +142,13 @@ hip!(hipMemImportFromShareableHandle, |state, handle: Out<'_, usize>, from: usiz
         let number = bytes[..8].try_into().map(u64::from_ne_bytes).unwrap_or_default();
         let memory = OnceLock::from(state.memory_with(number).ok_or(HipError::INVALID_VALUE)?);
         // It counts as imported, and no descriptor is read for it.
-        let raw = state.add_handle(Handle { memory, descriptor: 0, device: current(), exported_as: FABRIC });
+        let raw = state.add_handle(Handle {
+            memory,
+            descriptor: 0,
+            device: current(),
+            exported_as: FABRIC,
+            raw: 0,
+        });
         return give(handle, raw);
     }
     rule!(kind == DESCRIPTOR, "hipMemImportFromShareableHandle of handles of type {kind}");
@@ -124,7 +164,8 @@ hip!(hipMemImportFromShareableHandle, |state, handle: Out<'_, usize>, from: usiz
         forget(memory.get().cloned());
     }
     // HIP does not check whose memory it is.
-    let raw = state.add_handle(Handle { memory, descriptor, device: current(), exported_as: DESCRIPTOR });
+    let raw =
+        state.add_handle(Handle { memory, descriptor, device: current(), exported_as: DESCRIPTOR, raw: 0 });
     give(handle, raw)
 });
 

@@ -17,6 +17,8 @@ pub(crate) static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
 pub(crate) struct State {
     /// Keyed by HIP's pointer, until the caller releases them.
     pub(crate) handles: HashMap<usize, Arc<Handle>>,
+    /// The references of a handle beyond its first, keyed in the same way.
+    pub(crate) retains: HashMap<usize, usize>,
     /// Reservations and plain allocations, keyed by address.
     pub(crate) places: BTreeMap<usize, Reserved>,
     /// Freed ranges that a thread of HIP still holds.
@@ -46,6 +48,8 @@ pub(crate) struct Handle {
     pub(crate) device: usize,
     /// The type of handle as which it can be exported, or 0.
     pub(crate) exported_as: c_int,
+    /// HIP's pointer, or 0 in a plain allocation.
+    pub(crate) raw: usize,
 }
 
 /// A reservation, or a plain allocation as one with one mapping.
@@ -138,9 +142,10 @@ impl State {
     }
 
     /// Returns HIP's pointer for a new handle, which no caller may dereference.
-    pub(crate) fn add_handle(&mut self, handle: Handle) -> usize {
+    pub(crate) fn add_handle(&mut self, mut handle: Handle) -> usize {
         const FIRST: u64 = 0x5a5a_0000_0000;
         let raw = (FIRST + self.number() * 64) as usize;
+        handle.raw = raw;
         let handle = Arc::new(handle);
         self.objects.push(Arc::downgrade(&handle));
         self.handles.insert(raw, handle);

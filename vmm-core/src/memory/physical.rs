@@ -66,10 +66,22 @@ enum Source<B: Backend> {
     Plain(Plain<B>),
 }
 
-/// Whether another process may have the memory, and whether it is overwritten before it is freed.
+/// Where the memory comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Origin {
+    /// This backend has created it.
+    #[default]
+    Created,
+    /// Another process has exported it, or this one.
+    Imported,
+    /// Other code of this process has created and mapped it.
+    Adopted,
+}
+
+/// Whether another process or other code may have the memory, and whether it is overwritten before it is freed.
 #[derive(Debug, Default)]
 struct Leaves {
-    imported: bool,
+    origin: Origin,
     exported: AtomicBool,
     /// Whether the contents are overwritten before the memory is freed.
     poisoned: AtomicBool,
@@ -111,7 +123,7 @@ impl<B: Backend> PhysicalMemory<B> {
         let (size, granularity) = rounded_size(backend, Operation::CreateMemory, size, &properties)?;
         span!(CreateMemory, bytes = size.0, device = properties.device.0);
         let handle = Self::create_handle(backend, size, &properties)?;
-        Ok(Self::own(backend, handle, granularity, false, Weak::new()))
+        Ok(Self::own(backend, handle, granularity, Origin::Created, Weak::new()))
     }
 
     /// Creates a handle, after freeing deferred memory if necessary. [`rounded_size`] has returned the size for the properties.
@@ -141,7 +153,7 @@ impl<B: Backend> PhysicalMemory<B> {
         granularity: Granularity,
         list: &Arc<FreeHandles<B::Handle>>,
     ) -> Self {
-        Self::own(backend, handle, granularity, false, Arc::downgrade(list))
+        Self::own(backend, handle, granularity, Origin::Created, Arc::downgrade(list))
     }
 
     /// Imports memory that another process exported as a file descriptor. The descriptor can be closed afterwards. CUDA:
@@ -166,7 +178,7 @@ impl<B: Backend> PhysicalMemory<B> {
         span!(ImportMemory, bytes = size.0, device = properties.device.0);
         // SAFETY: the caller guarantees the descriptor, size and properties.
         let handle = unsafe { backend.import(fd, size, &properties) }?;
-        Ok(Self::own(backend, handle, granularity, true, Weak::new()))
+        Ok(Self::own(backend, handle, granularity, Origin::Imported, Weak::new()))
     }
 
     /// Imports memory that another process exported as a Windows handle. The handle can be closed afterwards. CUDA:
@@ -193,7 +205,7 @@ impl<B: Backend> PhysicalMemory<B> {
         span!(ImportMemory, bytes = size.0, device = properties.device.0);
         // SAFETY: the caller guarantees the handle, size and properties.
         let handle = unsafe { backend.import_win32(from, size, &properties) }?;
-        Ok(Self::own(backend, handle, granularity, true, Weak::new()))
+        Ok(Self::own(backend, handle, granularity, Origin::Imported, Weak::new()))
     }
 
     /// Imports memory that was exported as a fabric handle, on this machine or another one of its fabric.
@@ -216,18 +228,18 @@ impl<B: Backend> PhysicalMemory<B> {
         span!(ImportMemory, bytes = size.0, device = properties.device.0);
         // SAFETY: the caller guarantees the handle, size and properties.
         let handle = unsafe { backend.import_fabric(from, size, &properties) }?;
-        Ok(Self::own(backend, handle, granularity, true, Weak::new()))
+        Ok(Self::own(backend, handle, granularity, Origin::Imported, Weak::new()))
     }
 
-    fn own(
+    pub(super) fn own(
         backend: &B,
         handle: B::Handle,
         granularity: Granularity,
-        imported: bool,
+        origin: Origin,
         list: Weak<FreeHandles<B::Handle>>,
     ) -> Self {
         let (size, properties) = (handle.size(), handle.properties());
-        let leaves = Leaves { imported, ..Leaves::default() };
+        let leaves = Leaves { origin, ..Leaves::default() };
         Self::new(backend, Source::Handle(handle), (size, granularity), properties, leaves, list)
     }
 
@@ -267,7 +279,8 @@ impl<B: Backend> PhysicalMemory<B> {
 
     /// Returns the properties of the memory.
     ///
-    /// They are the requested ones, except that `compressible` is false if the driver did not grant compression.
+    /// They are the requested ones, except that `compressible` and `remote_dma` are false if the driver did not grant them. Those of
+    /// [adopted](PhysicalMemory::adopt) memory are all from the driver.
     #[must_use]
     pub fn properties(&self) -> Properties {
         self.0.properties
@@ -370,11 +383,16 @@ impl<B: Backend> PhysicalMemory<B> {
 
     /// Returns true if this memory was imported, from another process or from an export of this process.
     pub(crate) fn is_imported(&self) -> bool {
-        self.0.leaves.imported
+        self.0.leaves.origin == Origin::Imported
     }
 
-    /// Requests that the contents are overwritten when the last clone is dropped. Exported or imported memory is not
-    /// overwritten, because another process may still use it.
+    /// Returns true if other code of this process has created the memory, and may have it mapped.
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.0.leaves.origin == Origin::Adopted
+    }
+
+    /// Requests that the contents are overwritten when the last clone is dropped. Exported, imported or adopted memory is not
+    /// overwritten, because another process or other code may still use it.
     pub(crate) fn poison_when_freed(&self) {
         self.0.leaves.poisoned.store(true, Ordering::Relaxed);
     }
@@ -409,7 +427,7 @@ pub fn create_now<B: Backend>(backend: &B, size: Bytes, properties: Properties) 
     let (size, granularity) = rounded_size(backend, Operation::CreateMemory, size, &properties)?;
     span!(CreateMemory, bytes = size.0, device = properties.device.0);
     let handle = create_handle_now(backend, size, &properties)?;
-    Ok(PhysicalMemory::own(backend, handle, granularity, false, Weak::new()))
+    Ok(PhysicalMemory::own(backend, handle, granularity, Origin::Created, Weak::new()))
 }
 
 /// Creates a handle. [`rounded_size`] has returned the size for the properties.
@@ -449,8 +467,8 @@ pub fn free_deferred<B: Backend>(backend: &B) -> bool {
 
 impl<B: Backend> Drop for Owned<B> {
     fn drop(&mut self) {
-        let Leaves { imported, exported, poisoned } = &mut self.leaves;
-        let leaves = *exported.get_mut() || *imported;
+        let Leaves { origin, exported, poisoned } = &mut self.leaves;
+        let leaves = *exported.get_mut() || *origin != Origin::Created;
         // SAFETY: the source is taken once, and this value is not used any more.
         let Source::Handle(handle) = (unsafe { ManuallyDrop::take(&mut self.source) }) else { return };
         if *poisoned.get_mut() && !leaves {

@@ -252,7 +252,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             some => rounded(operation, some, unit.max(as_granularity(alignment)))?,
         };
         let layout = match is_plain {
-            true => Layout::plain(granularity, None),
+            true => Layout::plain(backend, granularity, None),
             false => loop {
                 let place = self.placement;
                 match reserve_guarded(backend, operation, size, alignment, granularity, place, guard) {
@@ -265,6 +265,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             },
         };
         let elsewhere = if portable { Placement::Restorable } else { Placement::Anywhere };
+        layout.record().set_tag(&self.tag);
         Ok(Region {
             backend: backend.clone(),
             granularity,

@@ -313,7 +313,7 @@ impl<B: Backend> Region<B> {
         let place = Placement::Exact(wanted);
         let alignment = self.granularity.into();
         let reservation = reserve(&self.backend, operation, size, alignment, self.granularity, place)?;
-        self.layout.spans.push(reservation);
+        self.layout.extend(reservation);
         Ok(())
     }
 
@@ -408,6 +408,7 @@ impl<B: Backend> Region<B> {
                 Err(undo) => error.rollback_failed(undo),
             });
         }
+        layout.record().continue_from(self.layout.record());
         self.layout = layout;
         Ok(())
     }

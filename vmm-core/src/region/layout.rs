@@ -7,7 +7,7 @@
 use super::spans::{Cut, Spans};
 use super::table::{Mapping, PlacedMapping, Table};
 use crate::driver::{Backend, Reservation};
-use crate::memory::PhysicalMemory;
+use crate::memory::{PhysicalMemory, Record};
 use crate::types::{
     Access, AccessMap, AddressRange, Bytes, Detail, DeviceId, Error, Grant, Granularity, OffsetRange,
     Operation, Result,
@@ -52,17 +52,29 @@ impl<B: Backend> Layout<B> {
         granularity: Granularity,
         guard: Bytes,
     ) -> Self {
+        let record = Record::new(backend);
         Self {
-            spans: Spans::new(reservation, guard),
-            table: Table::new(granularity),
+            spans: Spans::new(reservation, guard, &record),
+            table: Table::new(granularity, record),
             unmaps_runs: backend.unmaps_runs(),
         }
     }
 
     /// A plain allocation at these addresses, or none, without its mapping.
-    pub(super) fn plain(granularity: Granularity, addresses: Option<AddressRange>) -> Self {
-        let spans = addresses.map_or_else(Spans::none, Spans::plain);
-        Self { spans, table: Table::new(granularity), unmaps_runs: false }
+    pub(super) fn plain(backend: &B, granularity: Granularity, addresses: Option<AddressRange>) -> Self {
+        let record = Record::new(backend);
+        let spans = addresses.map_or_else(Spans::none, |addresses| Spans::plain(addresses, &record));
+        Self { spans, table: Table::new(granularity, record), unmaps_runs: false }
+    }
+
+    /// The region's entry in the registry of addresses.
+    pub(super) fn record(&self) -> &Record {
+        self.table.record()
+    }
+
+    /// Adds a reservation that begins where the last one ends.
+    pub(super) fn extend(&mut self, reservation: B::Reservation) {
+        self.spans.push(reservation, self.table.record());
     }
 
     /// Takes the reservations and mappings out of `self`.

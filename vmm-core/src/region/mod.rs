@@ -56,7 +56,7 @@ pub use settings::RegionSettings;
 pub use suspend::{RegionState, Resumed, Suspended};
 
 use crate::driver::{Backend, WaitFor};
-use crate::memory::PhysicalMemory;
+use crate::memory::{BlockOwner, PhysicalMemory};
 use crate::types::{
     Access, AccessMap, Address, AddressRange, Alignment, Bytes, Detail, DeviceId, Error, ErrorKind,
     Granularity, OffsetRange, Operation, Properties, Result,
@@ -66,6 +66,7 @@ use builder::Growing;
 pub(crate) use data::Accessor;
 use layout::Layout;
 use observer::Observers;
+use std::sync::Weak;
 use suspension::Suspension;
 use table::Mapping;
 
@@ -169,6 +170,13 @@ impl<B: Backend> Region<B> {
     /// Changes the caller's name for the region, for example to what the program needs to know about the contents of a snapshot.
     pub fn set_tag(&mut self, tag: impl Into<Box<str>>) {
         self.tag = tag.into();
+        self.layout.record().set_tag(&self.tag);
+    }
+
+    /// Names the owner of the blocks in the region, which [`at`](crate::at) asks for the block at an address. For authors of
+    /// allocators. The reference keeps nothing alive.
+    pub fn set_block_owner(&mut self, owner: Weak<dyn BlockOwner>) {
+        self.layout.record().set_owner(owner);
     }
 
     /// Returns the size of the region's address range.

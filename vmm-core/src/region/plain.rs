@@ -77,7 +77,9 @@ impl<B: Backend> Region<B> {
         let announced = self.announce(operation, BackingEffect::Removed, || self.layout.parts())?;
         let waited = self.wait_for_all(done);
         if waited.is_ok() {
-            self.layout = Layout::plain(self.granularity, None);
+            let layout = Layout::plain(&self.backend, self.granularity, None);
+            layout.record().continue_from(self.layout.record());
+            self.layout = layout;
         }
         announced.end(&self.layout, waited)
     }
@@ -88,7 +90,8 @@ impl<B: Backend> Region<B> {
         let properties = self.growing.memory;
         let size = rounded_size(&self.backend, operation, target, &properties)?;
         let (memory, base) = PhysicalMemory::allocate(&self.backend, size, properties, self.alignment)?;
-        let mut layout = Layout::plain(self.granularity, Some(AddressRange { base, size: memory.size() }));
+        let mut layout =
+            Layout::plain(&self.backend, self.granularity, Some(AddressRange { base, size: memory.size() }));
         let access = self.growing.access_to(properties.device);
         layout.place(&[PlacedMapping { offset: Bytes::ZERO, mapping: Mapping::new(memory, access) }])?;
         let announced =
@@ -103,6 +106,7 @@ impl<B: Backend> Region<B> {
             unsafe { self.backend.copy(properties.device, base, self.address(), kept) }
         });
         if copied.is_ok() {
+            layout.record().continue_from(self.layout.record());
             self.layout = layout;
         }
         announced.end(&self.layout, copied)

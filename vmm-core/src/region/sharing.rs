@@ -78,6 +78,11 @@ pub(super) fn holder<B: Backend>(
             "belongs to another process too, which would keep the old memory; copy it into another region first, or \
              release it and import it again later"
         )
+    } else if memory.is_adopted() {
+        way_out!(
+            "belongs to other code of this process too, which would keep the old memory; copy it into another region first, \
+             or drop it and adopt it again later"
+        )
     } else if memory.is_exported() {
         way_out!(
             "has been exported, and an importer would keep the old memory; copy it into another region first, and export \

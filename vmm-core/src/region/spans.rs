@@ -4,7 +4,9 @@
 //! borders](Spans::cut).
 
 use crate::driver::{Backend, Reservation};
+use crate::memory::{Record, Registered};
 use crate::types::{Address, AddressRange, Bytes, OffsetRange};
+use std::sync::Arc;
 
 /// One reservation and the part of the region that lies in it.
 #[derive(Debug)]
@@ -14,6 +16,8 @@ struct Span<B: Backend> {
     /// The offset of the part in the reservation: the size of the guard, if there is one.
     lead: Bytes,
     length: Bytes,
+    /// The entry in the registry. It ends before the addresses are released, when other code can reserve them.
+    _registered: Registered,
     addresses: Addresses<B>,
 }
 
@@ -51,16 +55,20 @@ pub(super) struct Cut {
 
 impl<B: Backend> Spans<B> {
     /// A reservation, of which the guard at each end does not count.
-    pub(super) fn new(reservation: B::Reservation, guard: Bytes) -> Self {
+    pub(super) fn new(reservation: B::Reservation, guard: Bytes, record: &Arc<Record>) -> Self {
+        let reserved = reservation.range();
         let length = reservation.range().size - (guard + guard);
+        let usable = AddressRange { base: reserved.base + guard, size: length };
+        let _registered = Registered::new(record, reserved, usable, Bytes::ZERO);
         let addresses = Addresses::Reserved(reservation);
-        Self(vec![Span { offset: Bytes::ZERO, lead: guard, length, addresses }])
+        Self(vec![Span { offset: Bytes::ZERO, lead: guard, length, _registered, addresses }])
     }
 
     /// A plain allocation.
-    pub(super) fn plain(range: AddressRange) -> Self {
+    pub(super) fn plain(range: AddressRange, record: &Arc<Record>) -> Self {
         let (offset, addresses) = (Bytes::ZERO, Addresses::Plain(range.base));
-        Self(vec![Span { offset, lead: Bytes::ZERO, length: range.size, addresses }])
+        let _registered = Registered::new(record, range, range, offset);
+        Self(vec![Span { offset, lead: Bytes::ZERO, length: range.size, _registered, addresses }])
     }
 
     /// Reports whether this is a plain allocation, which needs no driver call to be mapped.
@@ -100,11 +108,12 @@ impl<B: Backend> Spans<B> {
     }
 
     /// Adds a reservation that begins where the last one ends.
-    pub(super) fn push(&mut self, reservation: B::Reservation) {
+    pub(super) fn push(&mut self, reservation: B::Reservation, record: &Arc<Record>) {
         debug_assert_eq!(reservation.range().base, self.base() + self.size());
-        let (offset, length) = (self.size(), reservation.range().size);
+        let (offset, range) = (self.size(), reservation.range());
+        let _registered = Registered::new(record, range, range, offset);
         let addresses = Addresses::Reserved(reservation);
-        self.0.push(Span { offset, lead: Bytes::ZERO, length, addresses });
+        self.0.push(Span { offset, lead: Bytes::ZERO, length: range.size, _registered, addresses });
     }
 
     /// Releases the last reservation, in which nothing may be mapped.

@@ -157,6 +157,7 @@ impl<B: Backend> Region<B> {
         }
         let did = Suspended::of(&suspension, false);
         self.suspended = Some(Box::new(suspension));
+        self.layout.record().set_suspended(true);
         // Also if addresses were lost: the memory is gone.
         announced.end(&self.layout, Ok(()))?;
         match lost {
@@ -236,6 +237,7 @@ impl<B: Backend> Region<B> {
         }
         let (memory, contents) = (total(&suspended.before.missing), suspended.own_contents());
         self.suspended = None;
+        self.layout.record().set_suspended(false);
         // Another region can have restored a shared piece meanwhile.
         list.extend(obtained.for_shared.into_iter().filter_map(Replacement::taken));
         Ok(Resumed { memory: memory + restored, contents: contents + restored, already: false })

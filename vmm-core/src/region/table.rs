@@ -2,9 +2,10 @@
 
 use super::index::{GranuleMapping, Index};
 use crate::driver::Backend;
-use crate::memory::PhysicalMemory;
+use crate::memory::{PhysicalMemory, Record, Recorded};
 use crate::types::{AccessMap, Bytes, Detail, DeviceId, Error, Granularity, OffsetRange, Operation, Result};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// One mapping of a whole handle.
 #[derive(Debug)]
@@ -28,6 +29,17 @@ impl<B: Backend> Mapping<B> {
 
     pub(super) fn length(&self) -> Bytes {
         self.memory.size()
+    }
+
+    /// What other threads can know of the mapping.
+    fn recorded(&self) -> Recorded {
+        Recorded {
+            size: self.length(),
+            memory: self.memory.id(),
+            properties: self.memory.properties(),
+            access: self.access,
+            poisoned: self.poisoned.is_some(),
+        }
     }
 }
 
@@ -66,14 +78,16 @@ pub(super) struct Table<B: Backend> {
     end: Bytes,
     /// False if no mapping is poisoned, so that lookups skip the check.
     is_in_doubt: bool,
+    /// The copy of the mappings for [`at`](crate::at), which changes with the table.
+    record: Arc<Record>,
 }
 
 impl<B: Backend> Table<B> {
-    pub(super) const fn new(granularity: Granularity) -> Self {
-        Self::of_granules(granularity.bytes().0.trailing_zeros())
+    pub(super) fn new(granularity: Granularity, record: Arc<Record>) -> Self {
+        Self::of_granules(granularity.bytes().0.trailing_zeros(), record)
     }
 
-    const fn of_granules(shift: u32) -> Self {
+    fn of_granules(shift: u32, record: Arc<Record>) -> Self {
         Self {
             shift,
             index: Index::new(),
@@ -82,12 +96,19 @@ impl<B: Backend> Table<B> {
             mapped: Bytes::ZERO,
             end: Bytes::ZERO,
             is_in_doubt: false,
+            record,
         }
     }
 
-    /// Takes all mappings out.
+    /// The region's entry in the registry of addresses.
+    pub(super) fn record(&self) -> &Arc<Record> {
+        &self.record
+    }
+
+    /// Takes all mappings out, with their record.
     pub(super) fn take_all(&mut self) -> Self {
-        std::mem::replace(self, Self::of_granules(self.shift))
+        let empty = Self::of_granules(self.shift, self.record.empty());
+        std::mem::replace(self, empty)
     }
 
     pub(super) fn insert(&mut self, offset: Bytes, mapping: Mapping<B>) {
@@ -97,6 +118,7 @@ impl<B: Backend> Table<B> {
         self.mapped += place.length;
         self.end = self.end.max(place.end());
         self.is_in_doubt |= mapping.poisoned.is_some();
+        self.record.set_mapping(offset, mapping.recorded());
         self.places.push(place);
         self.mappings.push(mapping);
     }
@@ -117,6 +139,7 @@ impl<B: Backend> Table<B> {
     /// Takes one mapping out. The last mapping moves to its slot.
     fn remove(&mut self, slot: usize, place: OffsetRange) -> Mapping<B> {
         self.index.clear(self.granules(place));
+        self.record.remove_mapping(place.offset);
         self.places.swap_remove(slot);
         let mapping = self.mappings.swap_remove(slot);
         if let Some(moved) = self.places.get(slot) {
@@ -229,10 +252,11 @@ impl<B: Backend> Table<B> {
     /// Changes the mappings that overlap a part.
     pub(super) fn change(&mut self, part: OffsetRange, change: impl Fn(&mut Mapping<B>)) {
         let mut granules = self.granules(part);
-        while let Some((slot, _)) = self.next_of(&mut granules)
+        while let Some((slot, place)) = self.next_of(&mut granules)
             && let Some(mapping) = self.mappings.get_mut(slot)
         {
             change(mapping);
+            self.record.set_mapping(place.offset, mapping.recorded());
             self.is_in_doubt |= mapping.poisoned.is_some();
         }
     }

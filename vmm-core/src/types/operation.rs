@@ -46,6 +46,7 @@ operations! {
     ExportMemory => "export memory",
     ExportDmaBuf => "export dma-buf",
     ImportMemory => "import memory",
+    AdoptMemory => "adopt memory",
     Reserve => "reserve",
     FreeReservation => "free reservation",
     ReturnMemory => "return memory",
@@ -56,6 +57,7 @@ operations! {
     QueryAccess => "query access",
     Allocate => "allocate",
     Free => "free",
+    FindAddress => "find address",
     // contents
     Copy => "copy",
     CopyToHost => "copy to host",

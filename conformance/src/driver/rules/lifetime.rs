@@ -23,7 +23,7 @@ rules! { "lifetime":
     /// An address where nothing is mapped has no handle, and a null pointer is refused.
     retain_of_nothing,
     /// An address of a plain allocation has no handle.
-    retain_of_plain ["retain-does-not-count"],
+    retain_of_plain ["retain-does-not-count", "retain-of-plain-crashes"],
     /// Plain freeing is for plain allocations: freeing mapped memory is refused, and the mapping stays.
     plain_free ["hipfree-succeeds"],
     /// Plain freeing is for plain allocations: freeing reserved addresses without a mapping is refused.

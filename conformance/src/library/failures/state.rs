@@ -3,6 +3,7 @@
 
 use super::bench::{Bench, SEED, SEED_BESIDE};
 use super::edges::{EDGE, Faulty, edges};
+use crate::library::at::agrees;
 use crate::subject::Subject;
 use gpu_vmm_core::{
     Access, Address, AddressRange, Backend, Bytes, Detail, DeviceId, DeviceVec, Error, MappingInfo, Region,
@@ -43,6 +44,7 @@ impl State {
     pub(super) fn of<B: TestKit>(bench: &Bench<B>, subject: &Subject<B>) -> Self {
         let devices = [bench.device, bench.peer];
         let (region, beside) = (bench.seen_region(), bench.seen_beside());
+        region.into_iter().chain(beside).for_each(agrees);
         let see = |region: Option<&Region<Faulty<B>>>, seed| match region {
             Some(region) => {
                 let mappings = region.mappings();

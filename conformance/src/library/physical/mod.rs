@@ -1,5 +1,6 @@
 //! Physical memory on its own: its size, its owner and its contents.
 
+mod adopted;
 mod counted;
 mod kept;
 mod page_list;
@@ -9,5 +10,5 @@ use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
 pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
-    [counted::cases(), kept::cases(), page_list::cases()].concat()
+    [adopted::cases(), counted::cases(), kept::cases(), page_list::cases()].concat()
 }

@@ -51,7 +51,7 @@ unsafe impl MemoryCalls for Broken {
 
     type Reservation = BrokenReservation;
 
-    forward!(host: create, import, import_fabric, allocate_plain, free_plain);
+    forward!(host: create, import, import_fabric, adopt, allocate_plain, free_plain);
 
     unsafe fn reserve(
         &self,

@@ -2,6 +2,7 @@
 
 use super::free::Checked;
 use super::run::{Run, Slot};
+use crate::library::at::agrees;
 use gpu_vmm_core::{Access, Bytes, Error};
 use gpu_vmm_testkit::TestKit;
 
@@ -10,6 +11,7 @@ impl<B: TestKit> Run<'_, B> {
     pub(super) fn check_books(&self) -> Checked {
         for (number, slot) in self.regions.iter().enumerate() {
             let Some(Slot { region, range }) = slot else { continue };
+            agrees(region);
             let right: Vec<_> = range
                 .mapped
                 .iter()

@@ -1,6 +1,6 @@
 //! gpu-vmm-cuda over the fake driver: what its errors say about the call that failed, and the state after it.
 
-use crate::rig::{Cuda, DEVICE, OTHER, open};
+use crate::rig::{Cuda, DEVICE, G, OTHER, open};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Backend, Bytes, CopyCalls, Detail, DeviceId, ErrorKind, Event, Feature,
     Grant, Handle, HandleTypes, Location, MemoryCalls, Operation, PhysicalMemory, Properties, Region,
@@ -34,6 +34,9 @@ cases! {
     failed_queued_copy_names_its_addresses [FAIL = "cuMemcpyDtoHAsync_v2:1:999,cuMemcpyHtoDAsync_v2:1:999"];
     failed_access_names_the_device [FAIL = "cuMemGetAccess:1:999,cuMemSetAccess:1:2"];
     memory_without_properties_is_released [FAIL = "cuMemGetAllocationPropertiesFromHandle:1:999"];
+    failed_adoption_leaves_no_reference
+        [FAIL = "cuMemRetainAllocationHandle:1:999,cuMemGetAllocationPropertiesFromHandle:1:999,cuMemGetAddressRange_v2:1:999"];
+    flags_are_those_granted [COMPRESSION = "reported"];
     single_device_has_no_peers [GPUS = "1"];
     unknown_properties_are_refused;
     refused_export_says_why;
@@ -400,6 +403,40 @@ fn memory_without_properties_is_released(cuda: &Cuda) {
     let call = "cuMemGetAllocationPropertiesFromHandle";
     assert_eq!(told(answer), (Operation::CreateMemory, call, format!("{UNIT} of {properties}")));
     assert_eq!(cuda.counts().handles, 0);
+}
+
+fn failed_adoption_leaves_no_reference(cuda: &Cuda) {
+    let backend = open();
+    let base = cuda.mapped(G);
+    let before = cuda.counts();
+    // SAFETY: nothing else unmaps it.
+    let adopt = || unsafe { PhysicalMemory::adopt(&backend, Address(base as u64 + 100)) };
+    for call in
+        ["cuMemRetainAllocationHandle", "cuMemGetAllocationPropertiesFromHandle", "cuMemGetAddressRange"]
+    {
+        let (operation, failed, _) = told(adopt());
+        assert_eq!((operation, failed), (Operation::AdoptMemory, call));
+        assert_eq!(cuda.counts().handles, before.handles, "after {call}");
+    }
+    let memory = adopt().unwrap();
+    cuda.take_away(base, G);
+    assert_eq!((memory.size(), memory.properties()), (Bytes(G as u64), Properties::on(DEVICE)));
+    drop(memory);
+    assert_eq!(cuda.counts().handles, 0);
+}
+
+fn flags_are_those_granted(cuda: &Cuda) {
+    let backend = open();
+    let wanted = Properties { remote_dma: true, ..Properties::on(DEVICE).compressible() };
+    let memory = PhysicalMemory::create(&backend, UNIT, wanted).unwrap();
+    assert_eq!(memory.properties(), Properties { compressible: false, ..wanted });
+    // What other code has requested is what the driver reports, too.
+    let base = cuda.mapped_as([1, 1, 1, 0, 0, 0, 1 << 8, 0]);
+    // SAFETY: nothing else unmaps it.
+    let adopted = unsafe { PhysicalMemory::adopt(&backend, Address(base as u64)) }.unwrap();
+    let own = Properties { remote_dma: true, ..Properties::on(DEVICE) };
+    assert_eq!(adopted.properties(), own.exported_as(HandleTypes::FILE_DESCRIPTOR));
+    cuda.take_away(base, G);
 }
 
 fn single_device_has_no_peers(_: &Cuda) {

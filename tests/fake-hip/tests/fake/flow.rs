@@ -1,11 +1,11 @@
 //! A region's life, by gpu-vmm-core: it must succeed on every version.
 
 use crate::child::Case;
-use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
+use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, alignment, units};
 use gpu_vmm_core::{
-    Access, Address, Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, DriverInfo, Evidence, Feature,
-    GrowthKind, HandleTypes, MemoryCalls, Operation, PhysicalMemory, Placement, Properties, Region,
-    SyncCalls, WaitFor,
+    Access, Address, Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, DriverInfo, Error, Evidence,
+    Feature, GrowthKind, HandleTypes, MemoryCalls, Operation, PhysicalMemory, Placement, Properties, Region,
+    Reservation, SyncCalls, WaitFor,
 };
 use gpu_vmm_hip::HipBackend;
 use gpu_vmm_test_settings::cases;
@@ -28,6 +28,8 @@ cases! {
     done_at_once;
     walked;
     read_only_for_the_owner;
+    adopted;
+    plain_is_not_adopted;
     first_device_has_no_virtual_memory [WITHOUT_VMM = "1"] => beside;
 }
 
@@ -89,6 +91,53 @@ pub(crate) fn check(region: &mut Region<HipBackend>, by: DeviceId, offset: Bytes
             assert_eq!(wrong, 0, "wrong words, read by {device}");
         }
     }
+}
+
+/// Memory that was created and mapped without a region is adopted, and refused on versions on which that is not safe.
+pub(crate) fn adopted(rig: &mut Rig) {
+    let backend = &rig.backend;
+    // SAFETY: whole units, and one mapping where nothing is mapped.
+    let (handle, mut theirs) = unsafe {
+        let handle = backend.create(units(2), &Properties::on(ONE)).must("memory");
+        let mut theirs = backend.reserve(units(2), alignment(), None).must("addresses");
+        theirs.map(Bytes::ZERO, &handle).must("mapped");
+        (handle, theirs)
+    };
+    // SAFETY: nothing else unmaps it.
+    let adopt = |address| unsafe { PhysicalMemory::adopt(backend, address) };
+    match adopt(theirs.range().base + units(1)).map_err(Error::into_detail) {
+        Ok(memory) => {
+            assert_eq!((memory.size(), memory.properties()), (units(2), Properties::on(ONE)));
+            let mut region = rig.region(2).on(ONE).build().must("addresses");
+            region.map_with_access(Bytes::ZERO, &[memory], ONE, RW).must("mapped");
+            region.write(Bytes::ZERO, &[7]).must("written");
+        }
+        Err(Detail::Unsupported { reason }) => {
+            assert!(reason.contains("7.15 and later"), "{reason}");
+            assert!(rig.has("retain-does-not-count") || rig.has("retain-of-plain-crashes"));
+        }
+        Err(detail) => panic!("{detail}"),
+    }
+    // SAFETY: no work uses it.
+    unsafe { theirs.unmap(Bytes::ZERO, units(2)) }.must("unmapped");
+    if !rig.has("retain-does-not-count") && !rig.has("retain-of-plain-crashes") {
+        fails!(adopt(theirs.range().base), NoMemoryAt);
+    }
+    drop((handle, theirs));
+}
+
+/// A plain allocation has no handle.
+pub(crate) fn plain_is_not_adopted(rig: &mut Rig) {
+    let at = rig.backend.allocate_plain(ZERO, units(1)).must("a plain allocation");
+    // SAFETY: nothing else frees it.
+    let adopted = unsafe { PhysicalMemory::adopt(&rig.backend, at) };
+    if rig.has("retain-does-not-count") || rig.has("retain-of-plain-crashes") {
+        fails!(adopted, Unsupported);
+    } else {
+        fails!(adopted, NoMemoryAt);
+    }
+    // SAFETY: it was allocated so, and no work uses it.
+    unsafe { rig.backend.free_plain(ZERO, at, units(1)) }.must("freed");
 }
 
 /// Runs on a machine whose first device has no virtual memory management.

@@ -81,6 +81,8 @@ pub(crate) const ROWS: &[Row] = &[
     row!("host-access-not-reported", HOST, host::access, "hipMemGetAccess"),
     row!("host-access-leaves-a-hole", HOST, host::closed_again, "nothing is at the addresses"),
     row!("host-access-faults", &["7.15", "7.16"], host::unusable, [HOST_FAULTS = "1"], "SIGBUS"),
+    row!("retain-does-not-count", &["6.2", "7.0", "7.2"], flow::adopted, "is not a handle, or was released"),
+    row!("retain-of-plain-crashes", &["7.12", "7.14"], flow::plain_is_not_adopted, "follows a null pointer"),
     row!("error-sticks", &["7.0", "7.1", "7.12", "7.15"], no_error_is_left, "hipGetLastError"),
 ];
 

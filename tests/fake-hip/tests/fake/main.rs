@@ -39,8 +39,7 @@ const NOT_SHOWN: [(&str, &str); 9] = [
         "gpu-vmm-hip never makes the call; the conformance suite's driver group makes it on AMD's own runtime",
         "access-rounds-up access-unchecked export-to-null fill-opens-access free-ignores-size free-of-unknown \
          free-while-mapped hipfree-succeeds host-access-appears ipc-handle-accepted map-beyond-reservation map-offset \
-         one-reservation read-only-is-hardware reserve-says-no-memory retain-does-not-count unmap-does-not-wait \
-         unmap-of-nothing",
+         one-reservation read-only-is-hardware reserve-says-no-memory unmap-does-not-wait unmap-of-nothing",
     ),
     (
         "gpu-vmm-hip never makes the call; the backend's entry says where it was seen",

@@ -50,7 +50,7 @@ macro_rules! forward {
         $crate::forward!($field: drop_log, deferred);
     };
     ($field:tt: MemoryCalls) => {
-        $crate::forward!($field: create, import, import_fabric, reserve, allocate_plain, free_plain);
+        $crate::forward!($field: create, import, import_fabric, adopt, reserve, allocate_plain, free_plain);
     };
     ($field:tt: CopyCalls) => {
         $crate::forward!($field: copy_from_host, copy_to_host, copy, fill, pin, copy_stream);
@@ -120,6 +120,9 @@ macro_rules! forward {
             size: $crate::Bytes,
             properties: &$crate::Properties
         ) -> $crate::Result<Self::Handle>);
+    };
+    (@ adopt $field:tt) => {
+        $crate::forward!(@unsafe $field adopt(at: $crate::Address) -> $crate::Result<Self::Handle>);
     };
     (@ reserve $field:tt) => {
         $crate::forward!(@unsafe $field reserve(

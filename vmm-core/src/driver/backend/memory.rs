@@ -3,9 +3,10 @@
 #[allow(unused_imports)] // named in documentation
 use super::Backend;
 use super::{Handle, Reservation};
-#[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
-use crate::types::{Address, AddressRange, Alignment, Bytes, DeviceId, FabricHandle, Properties, Result};
+use crate::types::{
+    Address, AddressRange, Alignment, Bytes, DeviceId, Error, FabricHandle, Operation, Properties, Result,
+};
 
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
@@ -85,6 +86,25 @@ pub unsafe trait MemoryCalls {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self::Handle>;
+
+    /// Takes a reference to the memory that other code has mapped at an address. CUDA: `cuMemRetainAllocationHandle`, HIP:
+    /// `hipMemRetainAllocationHandle`.
+    ///
+    /// Dropping the handle releases this reference alone. Size and properties are those that the driver reports, and the whole
+    /// handle can be mapped. By default, a backend cannot do this.
+    ///
+    /// # Safety
+    ///
+    /// No other thread unmaps the memory at the address during the call. Nothing needs to be mapped there.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::NoMemoryAt`] for an address without a handle, [`Detail::Unsupported`] if the driver cannot do this or cannot do it
+    /// safely, or any other error that the driver returns.
+    unsafe fn adopt(&self, _at: Address) -> Result<Self::Handle> {
+        let reason = "this backend does not look up memory by its address".to_owned();
+        Err(Error::new(Operation::AdoptMemory, Detail::Unsupported { reason }))
+    }
 
     /// Reserves addresses. CUDA: `cuMemAddressReserve`, HIP: `hipMemAddressReserve`.
     ///

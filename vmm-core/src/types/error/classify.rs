@@ -29,7 +29,7 @@ impl Detail {
             Self::Unaligned { .. } => ErrorKind::Unaligned,
             Self::OutOfRange { .. } | Self::NoSuchElement { .. } => ErrorKind::OutOfRange,
             Self::AlreadyMapped { .. } | Self::AlreadyBound { .. } => ErrorKind::AlreadyMapped,
-            Self::NotMapped { .. } | Self::NotBound { .. } => ErrorKind::NotMapped,
+            Self::NotMapped { .. } | Self::NotBound { .. } | Self::NoMemoryAt { .. } => ErrorKind::NotMapped,
             Self::AddressTaken { .. }
             | Self::OutgrewReservation { .. }
             | Self::NotRestorable { .. }
@@ -83,7 +83,7 @@ mod tests {
         let granularity = Granularity::new(Bytes::mib(2)).unwrap();
         let (wanted, offered) = (Address(0x7000_0000), Address(0x9000_0000));
         let (what, why) = ("offset", || "because".to_owned());
-        let rows: [(Detail, ErrorKind, &[&str]); 24] = [
+        let rows: [(Detail, ErrorKind, &[&str]); 25] = [
             (Detail::ZeroSize, ErrorKind::InvalidArgument, &[]),
             (
                 Detail::Unaligned { what, value: 0x30_0000, granularity },
@@ -120,6 +120,11 @@ mod tests {
                 Detail::NotMapped { range: PART, hole: Bytes::mib(8), mapped: A, end: B },
                 ErrorKind::NotMapped,
                 &["nothing is mapped at offset 8 MiB", "has 6 MiB mapped", "up to offset 14 MiB"],
+            ),
+            (
+                Detail::NoMemoryAt { address: wanted, reason: why() },
+                ErrorKind::NotMapped,
+                &["mapped at 0x70000000", "because"],
             ),
             (
                 Detail::PartialMapping { range: PART, mapping: OTHER },

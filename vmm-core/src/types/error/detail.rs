@@ -103,6 +103,14 @@ pub enum Detail {
         /// The end of the region's last mapping.
         end: Bytes,
     },
+    /// No memory that the driver has a handle of is mapped at an address.
+    #[error("no physical memory with a handle is mapped at {address}: {reason}")]
+    NoMemoryAt {
+        /// The address.
+        address: Address,
+        /// What is there, or what the driver says.
+        reason: String,
+    },
     /// A range that covers only a part of a mapping, although whole mappings are required.
     #[error("{range} cuts the mapping of {mapping}; drivers unmap and protect whole mappings only")]
     PartialMapping {
