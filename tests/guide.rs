@@ -217,6 +217,11 @@ fn examples() -> Vec<(ErrorKind, Operation, Detail)> {
             Detail::NoMemoryAt { address: wanted, reason: "nothing is mapped there".to_owned() },
         ),
         (
+            ErrorKind::AddressTaken,
+            Operation::Reserve,
+            Detail::NotBelow { size: B::mib(64), limit: Address(1 << 40), offered },
+        ),
+        (
             ErrorKind::OutOfDescriptors,
             Operation::ExportMemory,
             Detail::OutOfDescriptors {

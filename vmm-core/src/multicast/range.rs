@@ -26,7 +26,9 @@ impl<B: MulticastBackend> Mapping<B> {
         let Object { backend, granularity, size, .. } = object.as_ref();
         let minimum = granularity.minimum.max(backend.granularity());
         let alignment = match placement {
-            Placement::Anywhere | Placement::Restorable => minimum.max(granularity.recommended),
+            Placement::Anywhere | Placement::Restorable | Placement::Below(_) => {
+                minimum.max(granularity.recommended)
+            }
             Placement::Prefer(_) | Placement::Exact(_) => minimum,
         };
         let addresses = rounded(operation, *size, backend.reservation_unit().max(minimum))?;

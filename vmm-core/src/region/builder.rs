@@ -23,6 +23,8 @@ pub(super) struct Growing {
     pub(super) unit: Granularity,
     /// The placement of reservations for which the caller names no address.
     pub(super) elsewhere: Placement,
+    /// True if the units are those of every driver.
+    pub(super) portable: bool,
     /// The bytes of addresses that are kept free on either side.
     pub(super) guard: Bytes,
     /// True if the region is a plain allocation.
@@ -149,7 +151,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     ///
     /// The contents of such a region can be restored at the same addresses with another driver, if the addresses are free there.
     /// [`Placement::Restorable`] implies this setting and chooses the addresses; set it alone for addresses that you choose. If
-    /// the region has to move, it moves to a restorable place.
+    /// the region has to move, it moves to a restorable place, or to one below the limit of [`Placement::Below`].
     #[must_use]
     pub fn portable(mut self) -> Self {
         self.portable = true;
@@ -218,7 +220,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     /// [`Detail::ZeroSize`], [`Detail::BadAlignment`], [`Detail::Overflow`], [`Detail::ExceedsAddressSpace`],
     /// [`Detail::NoSuchDevice`]. [`Detail::Unaligned`] for a hint that is not a multiple of the alignment and the granularity.
     /// [`Detail::AddressTaken`] if [`Placement::Exact`] names addresses that are not free, and [`Detail::NotRestorable`] if
-    /// [`Placement::Restorable`] finds no free place.
+    /// [`Placement::Restorable`] finds no free place, [`Detail::NotBelow`] if [`Placement::Below`] finds none.
     pub fn build(self) -> Result<Region<B>> {
         let operation = Operation::Reserve;
         let backend = self.backend;
@@ -264,7 +266,11 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
                 }
             },
         };
-        let elsewhere = if portable { Placement::Restorable } else { Placement::Anywhere };
+        let elsewhere = match self.placement {
+            Placement::Below(limit) => Placement::Below(limit),
+            _ if portable => Placement::Restorable,
+            _ => Placement::Anywhere,
+        };
         layout.record().set_tag(&self.tag);
         Ok(Region {
             backend: backend.clone(),
@@ -276,6 +282,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
                 extend_by,
                 unit,
                 elsewhere,
+                portable,
                 guard,
                 plain: is_plain,
             },

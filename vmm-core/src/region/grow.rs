@@ -9,12 +9,13 @@ use super::map::{check_addresses, check_reach};
 use super::placement::{Placement, rounded};
 use super::reserve::reserve;
 use super::table::{Mapping, PlacedMapping};
-use super::{BackingEffect, Region, check_aligned};
+use super::{BackingEffect, Region, below, check_aligned};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{PhysicalMemory, create_split, rounded_size};
 use crate::trace::span;
 use crate::types::{
-    Address, Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Operation, Properties, Result,
+    Address, AddressRange, Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Operation, Properties,
+    Result,
 };
 
 /// The way in which a region grew.
@@ -309,6 +310,9 @@ impl<B: Backend> Region<B> {
         let guard = self.guard();
         if !guard.is_zero() {
             return Err(Error::new(operation, Detail::Guarded { end: wanted, guard }));
+        }
+        if let Placement::Below(limit) = self.growing.elsewhere {
+            below::check(operation, AddressRange { base: wanted, size }, limit)?;
         }
         let place = Placement::Exact(wanted);
         let alignment = self.granularity.into();

@@ -35,7 +35,7 @@ pub(super) fn reserve_guarded<B: Backend>(
             let begin = address.0.checked_sub(guard.0).map(Address);
             begin.map_or(Placement::Anywhere, Placement::Prefer)
         }
-        Placement::Anywhere | Placement::Restorable => placement,
+        Placement::Anywhere | Placement::Restorable | Placement::Below(_) => placement,
     };
     let layout = laid_out(rounded(operation, size + guard + guard, granularity)?, begin)?;
     match placement {

@@ -2,6 +2,7 @@
 
 mod arrange;
 mod banked;
+mod below;
 mod builder;
 mod common;
 mod contents;
@@ -188,7 +189,7 @@ impl<B: Backend> Region<B> {
     /// Reports whether the region is [portable](RegionBuilder::portable). Every [restorable](Placement::Restorable) region is.
     #[must_use]
     pub fn is_portable(&self) -> bool {
-        self.growing.elsewhere == Placement::Restorable
+        self.growing.portable
     }
 
     /// Returns the number of bytes of addresses that are kept free before the region, and as many behind it. Zero if the region

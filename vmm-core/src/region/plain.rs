@@ -126,6 +126,7 @@ pub(super) fn check_settings(
         _ if others => "access of other devices",
         Placement::Exact(_) => "an exact address",
         Placement::Restorable => "a restorable address",
+        Placement::Below(_) => "addresses below a limit",
         _ if is_kept => "portable or guarded addresses",
         Placement::Anywhere | Placement::Prefer(_) => return Ok(()),
     };

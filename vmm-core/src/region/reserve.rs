@@ -1,7 +1,7 @@
 //! Reservations at a placement.
 
 use super::placement::{Placement, check_hint, reserve_at, reserve_near};
-use super::restorable;
+use super::{below, restorable};
 use crate::driver::Backend;
 use crate::types::{Alignment, Bytes, Granularity, Operation, Result};
 
@@ -26,5 +26,6 @@ pub(crate) fn reserve<B: Backend>(
             reserve_at(backend, operation, size, alignment, address)
         }
         Placement::Restorable => restorable::reserve(backend, operation, size, alignment, granularity),
+        Placement::Below(limit) => below::reserve(backend, operation, size, alignment, granularity, limit),
     }
 }

@@ -14,7 +14,7 @@
 //! A region's place in the window is random, so that the regions of several processes can be restored together in another
 //! process.
 
-use super::placement::{reserve_at, reserve_kept};
+use super::placement::{ADDRESS_SPACE, reserve_at, reserve_kept};
 use crate::driver::Backend;
 use crate::types::{Address, AddressRange, Alignment, Bytes, Detail, Error, Granularity, Operation, Result};
 use std::collections::hash_map::RandomState;
@@ -28,6 +28,10 @@ const ON_LINUX: AddressRange = AddressRange { base: Address(0x3800_0000_0000), s
 /// returns from 2 TiB on. Never run here.
 const ON_WINDOWS: AddressRange = AddressRange { base: Address(64 << 30), size: Bytes::gib(512 - 64) };
 
+/// The end of the addresses at which hints are useful, or safe.
+pub(super) const MAX_HINT: Address =
+    if cfg!(windows) { Address(512 << 30) } else { Address(ADDRESS_SPACE.0) };
+
 /// The units in which every driver can map and reserve. Mapping: CUDA's granularity is 2 MiB on all GPUs; HIP's is 4 KiB, but
 /// less than 2 MiB does not work everywhere; the host's is a page. Reserving: CUDA reserves addresses in units of 32 MiB, and
 /// ignores the hint for reservations of up to 24 MiB.
@@ -37,7 +41,7 @@ const UNIT: Bytes = Bytes::mib(32);
 
 /// The number of places that are tried. One of them is free unless the window is almost full: with three quarters of it taken,
 /// none is free in 1 of 100 cases.
-const TRIES: u32 = 16;
+pub(super) const TRIES: u32 = 16;
 
 /// Reserves at a random place that is free, so that it is probably free in another process as well.
 pub(super) fn reserve<B: Backend>(
@@ -68,7 +72,7 @@ pub(super) fn reserve<B: Backend>(
 }
 
 /// A place in the window from which `size` bytes do not exceed the window.
-fn chosen(
+pub(super) fn chosen(
     window: AddressRange,
     operation: Operation,
     size: Bytes,
@@ -85,7 +89,7 @@ fn chosen(
 
 /// A random number from the seed of the standard library's hashes, which comes from the system. A forked child inherits the seed;
 /// the process ID distinguishes it from its parent.
-fn random(number: u32) -> u64 {
+pub(super) fn random(number: u32) -> u64 {
     RandomState::new().hash_one((std::process::id(), number))
 }
 

@@ -33,6 +33,7 @@ impl Detail {
             Self::AddressTaken { .. }
             | Self::OutgrewReservation { .. }
             | Self::NotRestorable { .. }
+            | Self::NotBelow { .. }
             | Self::Guarded { .. } => ErrorKind::AddressTaken,
             Self::NoSuchBank { .. } => ErrorKind::NotFound,
             Self::NoSuchDevice { .. } | Self::NoDevice { .. } => ErrorKind::NoSuchDevice,
@@ -83,7 +84,7 @@ mod tests {
         let granularity = Granularity::new(Bytes::mib(2)).unwrap();
         let (wanted, offered) = (Address(0x7000_0000), Address(0x9000_0000));
         let (what, why) = ("offset", || "because".to_owned());
-        let rows: [(Detail, ErrorKind, &[&str]); 25] = [
+        let rows: [(Detail, ErrorKind, &[&str]); 26] = [
             (Detail::ZeroSize, ErrorKind::InvalidArgument, &[]),
             (
                 Detail::Unaligned { what, value: 0x30_0000, granularity },
@@ -120,6 +121,11 @@ mod tests {
                 Detail::NotMapped { range: PART, hole: Bytes::mib(8), mapped: A, end: B },
                 ErrorKind::NotMapped,
                 &["nothing is mapped at offset 8 MiB", "has 6 MiB mapped", "up to offset 14 MiB"],
+            ),
+            (
+                Detail::NotBelow { size: A, limit: wanted, offered },
+                ErrorKind::AddressTaken,
+                &["6 MiB", "below 0x70000000", "0x90000000"],
             ),
             (
                 Detail::NoMemoryAt { address: wanted, reason: why() },

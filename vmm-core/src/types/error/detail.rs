@@ -171,6 +171,16 @@ pub enum Detail {
         /// The address that the driver returned.
         offered: Address,
     },
+    /// No range of free addresses below a limit. The addresses that the driver returned instead have been freed.
+    #[error("no {size} of addresses below {limit} are free: the driver returned {offered}")]
+    NotBelow {
+        /// The size of the requested addresses.
+        size: Bytes,
+        /// The limit.
+        limit: Address,
+        /// The address that the driver returned last, or the one that growth needs.
+        offered: Address,
+    },
     /// A device that the backend does not have.
     #[error("{device} does not exist; the {vendor} backend has {count}")]
     NoSuchDevice {
