@@ -125,6 +125,9 @@
 // For `placement` of gpu_vmm_region_options: a random address that other processes can reserve as well. Set `size`.
 #define GPU_VMM_PLACE_RESTORABLE 3
 
+// For `placement` of gpu_vmm_region_options: any addresses that are all below `address`, also after growth and moves.
+#define GPU_VMM_PLACE_BELOW 4
+
 // For gpu_vmm_region_offer and gpu_vmm_physical_offer: processes of this machine take the descriptors from this process
 // (pidfd_getfd), for which they need the same user and the right to trace it. Linux only.
 #define GPU_VMM_OFFER_BY_PROCESS 0
@@ -240,11 +243,12 @@ typedef struct {
   gpu_vmm_properties memory;
   // The number of bytes of addresses, rounded up; 0 for the size of the device's memory.
   uint64_t size;
-  // GPU_VMM_PLACE_ANYWHERE, GPU_VMM_PLACE_PREFER, GPU_VMM_PLACE_EXACT or GPU_VMM_PLACE_RESTORABLE.
+  // GPU_VMM_PLACE_ANYWHERE, GPU_VMM_PLACE_PREFER, GPU_VMM_PLACE_EXACT, GPU_VMM_PLACE_RESTORABLE or GPU_VMM_PLACE_BELOW.
   uint32_t placement;
   // Whether the region has units that every driver supports, so that another driver can restore it at its address.
   bool portable;
-  // The address for GPU_VMM_PLACE_PREFER and GPU_VMM_PLACE_EXACT. Must be zero for the others.
+  // The address for GPU_VMM_PLACE_PREFER and GPU_VMM_PLACE_EXACT, and the limit for GPU_VMM_PLACE_BELOW. Must be zero for the
+  // others.
   uint64_t address;
   // The alignment of the address beyond the granularity, a power of two; 0 for none.
   uint64_t alignment;
@@ -564,6 +568,18 @@ typedef void (*gpu_vmm_torch_visit)(void*, const gpu_vmm_torch_block*);
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Describes what this process has at an address as JSON: the region or the pool that has reserved it, its tag, the mapping there with
+// the access of each device, and the block of a pool. It finds the regions of all backends, calls no driver, and can be called by any
+// thread, except where a pool must not be called. Free the text with gpu_vmm_string_free.
+//
+// Returns GPU_VMM_NOT_FOUND for an address in no region of this process.
+//
+// # Safety
+//
+// `json` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_at(uint64_t address,
+                          char **json);
 
 // Opens a backend: "cuda", "hip" or "host" (host memory, for machines without a GPU).
 //
@@ -1343,6 +1359,22 @@ gpu_vmm_status gpu_vmm_physical_create(const gpu_vmm_backend *backend,
                                        uint64_t size,
                                        gpu_vmm_physical **physical);
 
+// Takes a reference to the memory that other code of this process has mapped at an address: PyTorch's expandable segments, NCCL's
+// buffers, or memory of the driver's own calls. It lives after the other code has released it. No other thread may unmap it during the
+// call. Release the object with gpu_vmm_physical_release. CUDA: cuMemRetainAllocationHandle; HIP, from 7.15 on:
+// hipMemRetainAllocationHandle.
+//
+// Returns GPU_VMM_NOT_MAPPED for a plain allocation and where nothing is mapped; GPU_VMM_UNSUPPORTED for an address in a region of this
+// backend and on HIP before 7.15.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `physical` is null or points to a writable pointer. No other thread unmaps the memory at the
+// address during the call.
+gpu_vmm_status gpu_vmm_physical_adopt(const gpu_vmm_backend *backend,
+                                      uint64_t address,
+                                      gpu_vmm_physical **physical);
+
 // Returns another object for the same memory. Each is released on its own.
 //
 // # Safety
@@ -1864,8 +1896,8 @@ gpu_vmm_status gpu_vmm_region_copy(const gpu_vmm_region *to,
 // Reserves addresses and maps nothing. Null options mean the default. Free the region with gpu_vmm_region_free. CUDA:
 // cuMemAddressReserve; HIP: hipMemAddressReserve.
 //
-// Returns GPU_VMM_ADDRESS_TAKEN if the addresses of GPU_VMM_PLACE_EXACT are not free, or if no restorable place is free;
-// GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_INVALID_ARGUMENT for an address without a
+// Returns GPU_VMM_ADDRESS_TAKEN if the addresses of GPU_VMM_PLACE_EXACT are not free, or if no place is free that is restorable or
+// below the limit; GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_INVALID_ARGUMENT for an address without a
 // placement that has one, or GPU_VMM_UNSUPPORTED for memory that the driver lacks.
 //
 // # Safety

@@ -5,6 +5,7 @@
 // C reaches the exported functions by name, and cbindgen reads the `pub` items.
 #![allow(unreachable_pub)]
 
+mod at;
 mod backend;
 mod banked;
 mod call;

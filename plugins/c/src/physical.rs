@@ -9,7 +9,7 @@ use crate::handles::{Kind, Object};
 use crate::properties::Properties;
 use crate::status::Status;
 use crate::texts::{bytes, clear, give, give_box, object, room, take_box};
-use gpu_vmm::{AnyBackend, Bytes, PhysicalMemory};
+use gpu_vmm::{Address, AnyBackend, Bytes, PhysicalMemory};
 use std::ffi::c_void;
 
 /// Physical memory of one device. Several objects can share one memory: the device gets it back when all are released and no region
@@ -47,6 +47,36 @@ pub unsafe extern "C" fn gpu_vmm_physical_create(
             let properties = Properties::read("create memory", properties.as_ref())?;
             let create = || Ok(Physical(PhysicalMemory::create(backend, Bytes(size), properties)?));
             give_box("physical", physical, create)
+        }
+    })
+}
+
+/// Takes a reference to the memory that other code of this process has mapped at an address: PyTorch's expandable segments, NCCL's
+/// buffers, or memory of the driver's own calls. It lives after the other code has released it. No other thread may unmap it during the
+/// call. Release the object with gpu_vmm_physical_release. CUDA: cuMemRetainAllocationHandle; HIP, from 7.15 on:
+/// hipMemRetainAllocationHandle.
+///
+/// Returns GPU_VMM_NOT_MAPPED for a plain allocation and where nothing is mapped; GPU_VMM_UNSUPPORTED for an address in a region of this
+/// backend and on HIP before 7.15.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `physical` is null or points to a writable pointer. No other thread unmaps the memory at the
+/// address during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_physical_adopt(
+    backend: *const Backend,
+    address: u64,
+    physical: *mut *mut Physical,
+) -> Status {
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(physical) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let backend = &object("backend", backend)?.0;
+            let adopt = || Ok(Physical(PhysicalMemory::adopt(backend, Address(address))?));
+            give_box("physical", physical, adopt)
         }
     })
 }

@@ -19,6 +19,8 @@ pub const GPU_VMM_PLACE_PREFER: u32 = 1;
 pub const GPU_VMM_PLACE_EXACT: u32 = 2;
 /// For `placement` of gpu_vmm_region_options: a random address that other processes can reserve as well. Set `size`.
 pub const GPU_VMM_PLACE_RESTORABLE: u32 = 3;
+/// For `placement` of gpu_vmm_region_options: any addresses that are all below `address`, also after growth and moves.
+pub const GPU_VMM_PLACE_BELOW: u32 = 4;
 
 /// The options of a region. All zeros, as after `= {0}`, is the default: addresses for as many bytes as device 0 has memory, wherever
 /// the driver chooses, and growth with memory of device 0.
@@ -29,11 +31,12 @@ pub struct RegionOptions {
     pub memory: Properties,
     /// The number of bytes of addresses, rounded up; 0 for the size of the device's memory.
     pub size: u64,
-    /// GPU_VMM_PLACE_ANYWHERE, GPU_VMM_PLACE_PREFER, GPU_VMM_PLACE_EXACT or GPU_VMM_PLACE_RESTORABLE.
+    /// GPU_VMM_PLACE_ANYWHERE, GPU_VMM_PLACE_PREFER, GPU_VMM_PLACE_EXACT, GPU_VMM_PLACE_RESTORABLE or GPU_VMM_PLACE_BELOW.
     pub placement: u32,
     /// Whether the region has units that every driver supports, so that another driver can restore it at its address.
     pub portable: bool,
-    /// The address for GPU_VMM_PLACE_PREFER and GPU_VMM_PLACE_EXACT. Must be zero for the others.
+    /// The address for GPU_VMM_PLACE_PREFER and GPU_VMM_PLACE_EXACT, and the limit for GPU_VMM_PLACE_BELOW. Must be zero for the
+    /// others.
     pub address: u64,
     /// The alignment of the address beyond the granularity, a power of two; 0 for none.
     pub alignment: u64,
@@ -68,9 +71,10 @@ impl RegionOptions {
             GPU_VMM_PLACE_PREFER => Placement::Prefer(Address(options.address)),
             GPU_VMM_PLACE_EXACT => Placement::Exact(Address(options.address)),
             GPU_VMM_PLACE_RESTORABLE => Placement::Restorable,
+            GPU_VMM_PLACE_BELOW => Placement::Below(Address(options.address)),
             other => {
                 return Err(Failure::invalid(format!(
-                    "reserve: placement is {other}; expected 0, 1, 2 or 3"
+                    "reserve: placement is {other}; expected 0, 1, 2, 3 or 4"
                 )));
             }
         };
@@ -90,8 +94,8 @@ impl RegionOptions {
 /// Reserves addresses and maps nothing. Null options mean the default. Free the region with gpu_vmm_region_free. CUDA:
 /// cuMemAddressReserve; HIP: hipMemAddressReserve.
 ///
-/// Returns GPU_VMM_ADDRESS_TAKEN if the addresses of GPU_VMM_PLACE_EXACT are not free, or if no restorable place is free;
-/// GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_INVALID_ARGUMENT for an address without a
+/// Returns GPU_VMM_ADDRESS_TAKEN if the addresses of GPU_VMM_PLACE_EXACT are not free, or if no place is free that is restorable or
+/// below the limit; GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_INVALID_ARGUMENT for an address without a
 /// placement that has one, or GPU_VMM_UNSUPPORTED for memory that the driver lacks.
 ///
 /// # Safety

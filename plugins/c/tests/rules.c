@@ -108,6 +108,7 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     FAILS(object.backend, gpu_vmm_open("vulkan", &object.backend));
     FAILS(count, gpu_vmm_backend_devices(NULL, &count));
     FAILS(text, gpu_vmm_backend_info(NULL, &text));
+    FAILS(text, gpu_vmm_at(0, &text));
     FAILS(number, gpu_vmm_memory(backend, 4711, &number, NULL));
     FAILS(object.capture, gpu_vmm_capture_begin(NULL, &object.capture));
     FAILS(number, gpu_vmm_collect(NULL, &number));
@@ -180,6 +181,8 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(number, gpu_vmm_reservation_unit(NULL, &number));
     FAILS(flag, gpu_vmm_can_access(backend, 0, 4711, &flag));
     FAILS(text, gpu_vmm_capabilities(backend, 4711, &text));
+    FAILS(object.physical, gpu_vmm_physical_adopt(backend, 0, &object.physical));
+    FAILS(object.physical, gpu_vmm_physical_adopt(NULL, 0, &object.physical));
     FAILS(object.physical, gpu_vmm_physical_create(backend, &properties, 1, &object.physical));
     FAILS(object.physical, gpu_vmm_physical_create(backend, NULL, 0, &object.physical));
     FAILS(object.physical, gpu_vmm_physical_retain(NULL, &object.physical));

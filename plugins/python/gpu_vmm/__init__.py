@@ -6,7 +6,7 @@ Importing the package loads nothing. The C library is loaded at the first use. P
 
 from . import cupy, results, torch, vmm
 from ._dtype import DTypeLike, DTypeName
-from .backend import Backend, open
+from .backend import Backend, at, open
 from .device_vec import DeviceVec, ReadOnlyVec
 from .errors import (
     AccessDenied,
@@ -41,15 +41,15 @@ from .errors import (
     Unsupported,
 )
 from .pool import Block, BlockInfo, Pool
-from .results import BackendInfo, PoolSnapshot, PoolStats
+from .results import AddressInfo, BackendInfo, PoolSnapshot, PoolStats
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AccessDenied", "AddressTaken", "AlreadyMapped", "Backend", "BackendInfo", "Block", "BlockInfo", "Busy", "DTypeLike",
+    "AccessDenied", "AddressInfo", "AddressTaken", "AlreadyMapped", "Backend", "BackendInfo", "Block", "BlockInfo", "Busy", "DTypeLike",
     "DTypeName", "DeviceLost", "DeviceVec", "DriverError", "Error", "Exiting", "FileError", "Forked", "InternalError",
     "InvalidArgument", "NoListener", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddressSpace", "OutOfDescriptors",
     "OutOfMemory", "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats",
-    "ReadOnlyVec", "StaleSocket", "Status", "Suspended", "TimedOut", "Unaligned", "Unsupported", "cupy", "open", "results",
-    "torch", "vmm",
+    "ReadOnlyVec", "StaleSocket", "Status", "Suspended", "TimedOut", "Unaligned", "Unsupported", "at", "cupy", "open",
+    "results", "torch", "vmm",
 ]  # fmt: skip

@@ -62,6 +62,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_close": (None, [_OBJECT]),
     "gpu_vmm_backend_name": (c_char_p, [_OBJECT]),
     "gpu_vmm_backend_devices": (_STATUS, [_OBJECT, POINTER(c_uint32)]),
+    "gpu_vmm_at": (_STATUS, [c_uint64, POINTER(c_void_p)]),
     "gpu_vmm_backend_info": (_STATUS, [_OBJECT, POINTER(c_void_p)]),
     "gpu_vmm_memory": (_STATUS, [_OBJECT, c_uint32, _U64, _U64]),
     "gpu_vmm_capture_begin": (_STATUS, [_OBJECT, POINTER(_OBJECT)]),

@@ -11,8 +11,9 @@ from ._arguments import kept_free, limit, text, unsigned
 from ._handles import BackendHandle, CaptureHandle, PoolHandle
 from ._library import PoolOptions, check, library, take_text
 from ._owner import Owner
+from .errors import NotFound
 from .pool import Pool
-from .results import BackendInfo
+from .results import AddressInfo, BackendInfo
 
 
 def options(
@@ -150,3 +151,18 @@ def open(name: Optional[str] = None) -> Backend:
     that has initialized the driver: host memory does not replace the GPU there.
     """
     return Backend(name)
+
+
+def at(address: SupportsIndex) -> Optional[AddressInfo]:
+    """Returns what this process has at an address: the region or the pool that has reserved it, its tag, the mapping there with the
+    access of each device, and the block of a pool. Returns None for an address in no region of this process.
+
+    It finds the regions of all backends, calls no driver, and can be called by any thread.
+    """
+    pointer = ctypes.c_void_p()
+    try:
+        check(library().gpu_vmm_at(unsigned("address", address), ctypes.byref(pointer)))
+    except NotFound:
+        return None
+    found: AddressInfo = json.loads(take_text(pointer))
+    return found

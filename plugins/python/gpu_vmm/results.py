@@ -33,6 +33,56 @@ class BackendInfo(TypedDict):
     """The known deviations of this driver."""
 
 
+class AddressRange(TypedDict):
+    """A range of addresses."""
+
+    address: int
+    size: int
+
+
+class AddressAccess(TypedDict):
+    """The access of a device to a mapping."""
+
+    device: int
+    level: int
+    """As ``vmm.Access``."""
+
+
+class AddressMapping(AddressRange):
+    """The mapping that contains an address."""
+
+    device: int
+    """The device that owns the memory."""
+    memory: str
+    """The properties of the memory."""
+    poisoned: bool
+    """Whether an operation on it failed and so did the rollback."""
+    access: List[AddressAccess]
+
+
+class AddressBlock(AddressRange):
+    """The block of a pool that contains an address."""
+
+    tag: str
+
+
+class AddressInfo(TypedDict):
+    """``at()``: what this process has at an address."""
+
+    backend: Literal["cuda", "hip", "host"]
+    region: AddressRange
+    tag: str
+    """The region's tag, or the tag of the pool whose blocks it holds."""
+    is_pool: bool
+    is_guard: bool
+    """Whether the address lies in a guard, where nothing is ever mapped."""
+    suspended: bool
+    mapping: Optional[AddressMapping]
+    block: Optional[AddressBlock]
+    text: str
+    """The same in one line."""
+
+
 class CapabilityInfo(TypedDict):
     """``vmm.Device.capabilities()``: what a device can do."""
 

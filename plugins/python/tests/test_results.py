@@ -21,6 +21,10 @@ class Results(Case):
                 self.fits(one, arguments[0], f"{where}[{number}]")
         elif origin is tuple:
             self.assertEqual([type(one) for one in value], list(arguments), where)
+        elif origin is typing.Union:
+            # None, or another type.
+            if value is not None:
+                self.fits(value, arguments[0], where)
         elif origin is typing.Literal:
             self.assertIn(value, arguments, where)
         else:
@@ -49,6 +53,25 @@ class Results(Case):
         opened = backend()
         unit = vmm.reservation_unit(opened)
         self.fits(vmm.PageList(opened, unit, unit).stats(), results.PageListStats, "stats")
+
+    def test_at(self):
+        opened = backend()
+        self.assertIsNone(gpu_vmm.at(0))
+        region = vmm.Region(opened, 2 * vmm.reservation_unit(opened), placement=vmm.Placement.BELOW, address=1 << 46)
+        self.assertLessEqual(region.address + region.reserved, 1 << 46)
+        region.grow(1)
+        found = gpu_vmm.at(region.address + 5)
+        self.fits(found, results.AddressInfo, "at")
+        self.assertEqual((found["mapping"]["address"], found["is_pool"]), (region.address, False))
+        self.assertEqual(found["mapping"]["access"], [{"device": 0, "level": int(vmm.Access.READ_WRITE)}])
+        with self.assertRaisesRegex(gpu_vmm.Unsupported, "region"):
+            vmm.PhysicalMemory.adopt(opened, region.address)
+        with self.assertRaises(gpu_vmm.NotMapped):
+            vmm.PhysicalMemory.adopt(opened, 0)
+        block = opened.pool().tagged("t").alloc(1000)
+        found = gpu_vmm.at(block.address)
+        self.fits(found, results.AddressInfo, "at")
+        self.assertEqual((found["block"]["address"], found["block"]["tag"]), (block.address, "t"))
 
     def test_interfaces(self):
         vec = gpu_vmm.DeviceVec("float32", [1, 2], backend=backend())

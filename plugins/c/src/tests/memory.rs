@@ -8,10 +8,13 @@ use crate::queue::{
 };
 use crate::region::{gpu_vmm_region_read, gpu_vmm_region_write};
 use crate::reservation::{
-    GPU_VMM_PLACE_ANYWHERE, GPU_VMM_PLACE_EXACT, GPU_VMM_PLACE_PREFER, gpu_vmm_region_reserve,
+    GPU_VMM_PLACE_ANYWHERE, GPU_VMM_PLACE_BELOW, GPU_VMM_PLACE_EXACT, GPU_VMM_PLACE_PREFER,
+    gpu_vmm_region_reserve,
 };
 use crate::share::{FabricHandle, gpu_vmm_physical_export_fd, gpu_vmm_physical_import_fd};
-use crate::status::{GPU_VMM_OUT_OF_RANGE, GPU_VMM_UNALIGNED, GPU_VMM_UNSUPPORTED};
+use crate::status::{
+    GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_OUT_OF_RANGE, GPU_VMM_UNALIGNED, GPU_VMM_UNSUPPORTED,
+};
 
 fn write(region: *const Region, offset: u64, bytes: &[u8]) -> Status {
     // SAFETY: the region is not freed yet; so below.
@@ -72,8 +75,10 @@ fn a_region_lies_where_its_placement_says() {
         let mut region = null_mut();
         let mut reserve = |options: &RegionOptions| gpu_vmm_region_reserve(backend, options, &raw mut region);
         assert_eq!(reserve(&options(GPU_VMM_PLACE_EXACT)), GPU_VMM_ADDRESS_TAKEN);
-        assert_eq!(reserve(&options(4)), GPU_VMM_INVALID_ARGUMENT);
-        assert_eq!(last_error(), "reserve: placement is 4; expected 0, 1, 2 or 3");
+        assert_eq!(reserve(&options(5)), GPU_VMM_INVALID_ARGUMENT);
+        assert_eq!(last_error(), "reserve: placement is 5; expected 0, 1, 2, 3 or 4");
+        let low = RegionOptions { address: UNIT, ..options(GPU_VMM_PLACE_BELOW) };
+        assert_eq!(reserve(&low), GPU_VMM_OUT_OF_ADDRESS_SPACE, "{}", last_error());
         assert_eq!(
             reserve(&RegionOptions { reserved: [0, 0, 1, 0], ..options(0) }),
             GPU_VMM_INVALID_ARGUMENT
@@ -96,6 +101,10 @@ fn a_region_lies_where_its_placement_says() {
             "{}",
             last_error()
         );
+        let below = RegionOptions { address: 1 << 46, ..options(GPU_VMM_PLACE_BELOW) };
+        let below = result(|place| gpu_vmm_region_reserve(backend, &raw const below, place));
+        assert!(result(|place| gpu_vmm_region_address(below, place)) < 1 << 46);
+        gpu_vmm_region_free(below);
         let options = options(GPU_VMM_PLACE_PREFER);
         let elsewhere = result(|place| gpu_vmm_region_reserve(backend, &raw const options, place));
         assert_ne!(result(|place| gpu_vmm_region_address(elsewhere, place)), address);

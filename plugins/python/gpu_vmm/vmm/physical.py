@@ -46,6 +46,22 @@ class PhysicalMemory(Closable):
         made._backend = backend
         return made
 
+    @classmethod
+    def adopt(cls, backend: Backend, address: SupportsIndex) -> PhysicalMemory:
+        """Takes a reference to the memory that other code of this process has mapped at an address.
+
+        That can be a segment of PyTorch, a buffer of NCCL, or memory of the driver's own calls. It lives after the other code has
+        released it. No other thread may unmap it during the call. CUDA: cuMemRetainAllocationHandle; HIP, from 7.15 on:
+        hipMemRetainAllocationHandle.
+
+        Raises NotMapped for a plain allocation and where nothing is mapped, and Unsupported for an address in a region of this backend
+        and on HIP before 7.15.
+        """
+        pointer = ctypes.c_void_p()
+        number = unsigned("address", address)
+        check(library().gpu_vmm_physical_adopt(checked(backend)._handle, number, ctypes.byref(pointer)))
+        return cls._from(backend, pointer)
+
     def __repr__(self) -> str:
         return f"<gpu_vmm.vmm.PhysicalMemory{', closed' if self.closed else f' of {self.size} bytes on {self._backend.name}'}>"
 

@@ -54,6 +54,8 @@ class Placement(Number):
     """``address``, or AddressTaken."""
     RESTORABLE = 3
     """A random address that other processes can reserve as well."""
+    BELOW = 4
+    """Any addresses that are all below ``address``, also after growth and moves: for hardware that reaches fewer addresses."""
 
 
 class OfferBy(Number):
