@@ -190,6 +190,10 @@ unsafe impl Backend for AnyBackend {
         dispatch!(*self, Self, ref backend => backend.granularity_of(operation, properties))
     }
 
+    fn recommended_granularity(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
+        dispatch!(*self, Self, ref backend => backend.recommended_granularity(operation, properties))
+    }
+
     fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> {
         dispatch!(*self, Self, ref backend => backend.check_host_access(operation, properties))
     }

@@ -116,6 +116,10 @@ unsafe impl Backend for CudaBackend {
         self.opened.granularity_of_kind(operation, properties)
     }
 
+    fn recommended_granularity(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
+        self.opened.recommended_granularity(operation, properties)
+    }
+
     fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> {
         host::check_access(operation, properties)
     }

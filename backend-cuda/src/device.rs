@@ -6,7 +6,7 @@
 use crate::device_state::DeviceState;
 use crate::driver::Opened;
 use crate::error::{answer, failed};
-use crate::ffi::{CuResult, Functions, attribute};
+use crate::ffi::{CuResult, Functions, GRANULARITY_MINIMUM, attribute};
 use crate::loader::{Loaded, without_device};
 use crate::memory_types;
 use gpu_vmm_core::{
@@ -116,7 +116,8 @@ pub(crate) fn attribute(functions: &Functions, raw: c_int, attribute: u32) -> Re
 fn granularity(functions: &Functions, id: DeviceId, raw: c_int) -> Result<Granularity, String> {
     attribute(functions, raw, attribute::VIRTUAL_MEMORY_MANAGEMENT).map_err(|error| error.to_string())?;
     let prop = memory_types::allocation_prop(&Properties::on(id));
-    let bytes = memory_types::granularity_bytes(functions, &prop).map_err(|error| error.to_string())?;
+    let bytes = memory_types::granularity_bytes(functions, &prop, GRANULARITY_MINIMUM)
+        .map_err(|error| error.to_string())?;
     Granularity::new(bytes)
         .ok_or_else(|| format!("cuMemGetAllocationGranularity: {}", memory_types::no_power_of_two(bytes)))
 }

@@ -6,9 +6,9 @@
 use crate::driver::Opened;
 use crate::error::{answer, failed};
 use crate::ffi::{
-    ALLOCATION_PINNED, COMPRESSION_GENERIC, CuResult, Functions, GRANULARITY_MINIMUM, LOCATION_DEVICE,
-    LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_INVISIBLE, MemAllocationFlags, MemAllocationProp,
-    MemLocation,
+    ALLOCATION_PINNED, COMPRESSION_GENERIC, CuResult, Functions, GRANULARITY_MINIMUM,
+    GRANULARITY_RECOMMENDED, LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_INVISIBLE,
+    MemAllocationFlags, MemAllocationProp, MemLocation,
 };
 use crate::imex;
 use gpu_vmm_core::extend::missing_numa_node;
@@ -99,14 +99,15 @@ fn is_plain(properties: &Properties) -> bool {
     *properties == Properties::on(properties.device)
 }
 
-/// Queries the granularity of such memory.
+/// Queries the granularity of such memory: [`GRANULARITY_MINIMUM`] or [`GRANULARITY_RECOMMENDED`].
 pub(crate) fn granularity_bytes(
     functions: &Functions,
     prop: &MemAllocationProp,
+    option: u32,
 ) -> Result<Bytes, DriverError> {
     let mut bytes = 0usize;
     // SAFETY: both pointers are valid for their types.
-    match unsafe { (functions.mem_get_allocation_granularity)(&raw mut bytes, prop, GRANULARITY_MINIMUM) } {
+    match unsafe { (functions.mem_get_allocation_granularity)(&raw mut bytes, prop, option) } {
         CuResult::SUCCESS => Ok(Bytes(bytes as u64)),
         result => Err(answer(functions, "cuMemGetAllocationGranularity", result)),
     }
@@ -183,9 +184,28 @@ impl Opened {
         if is_plain(properties) {
             return Ok(device.granularity);
         }
+        self.ask_granularity(operation, properties, GRANULARITY_MINIMUM)
+    }
+
+    /// Returns the granularity that the driver recommends for such memory.
+    pub(crate) fn recommended_granularity(
+        &self,
+        operation: Operation,
+        properties: &Properties,
+    ) -> Result<Granularity> {
+        let least = self.granularity_of_kind(operation, properties)?;
+        Ok(self.ask_granularity(operation, properties, GRANULARITY_RECOMMENDED)?.max(least))
+    }
+
+    fn ask_granularity(
+        &self,
+        operation: Operation,
+        properties: &Properties,
+        option: u32,
+    ) -> Result<Granularity> {
         let prop = self.prop(operation, properties)?;
         self.here(operation)?;
-        let bytes = granularity_bytes(self.functions(), &prop)
+        let bytes = granularity_bytes(self.functions(), &prop, option)
             .map_err(|source| self.not_had(operation, source, properties, properties.to_string()))?;
         Granularity::new(bytes).ok_or_else(|| {
             Error::new(operation, Detail::DriverContractViolated { what: no_power_of_two(bytes) })

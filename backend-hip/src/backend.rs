@@ -137,6 +137,11 @@ unsafe impl Backend for HipBackend {
         memory_types::granularity_of(&self.driver, operation, device, properties)
     }
 
+    fn recommended_granularity(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
+        let device = self.device(operation, properties.device)?;
+        memory_types::recommended_granularity(&self.driver, operation, device, properties)
+    }
+
     fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> {
         memory_types::check_host_access(&self.driver, operation, properties)
     }

@@ -51,7 +51,7 @@ fn one(driver: &Driver, operation: Operation, id: DeviceId) -> Result<Device> {
     let code = unsafe { (driver.hip.hipDeviceTotalMem)(&raw mut total, id.0 as c_int) };
     driver.check(operation, "hipDeviceTotalMem", code, || id.to_string())?;
     let (reported, no_virtual_memory) = match without_virtual_memory(driver, id) {
-        Ok(None) => (granularity(driver, operation, &Properties::on(id)), None),
+        Ok(None) => (granularity(driver, operation, &Properties::on(id), MINIMUM), None),
         Ok(reason) => (Ok(FLOOR), reason),
         Err(error) => (Err(error), None),
     };
@@ -116,15 +116,25 @@ fn is_unique(uuid: &[u8; 16]) -> bool {
     *uuid != [0; 16] && !uuid.starts_with(b"XX\0")
 }
 
-/// Returns the minimum granularity that HIP reports for memory of these properties.
-pub(crate) fn granularity(driver: &Driver, operation: Operation, properties: &Properties) -> Result<Bytes> {
+/// The two granularities of memory.
+pub(crate) const MINIMUM: hipMemAllocationGranularity_flags =
+    hipMemAllocationGranularity_flags::hipMemAllocationGranularityMinimum;
+pub(crate) const RECOMMENDED: hipMemAllocationGranularity_flags =
+    hipMemAllocationGranularity_flags::hipMemAllocationGranularityRecommended;
+
+/// Returns the granularity that HIP reports for memory of these properties: the minimum or the recommended one.
+pub(crate) fn granularity(
+    driver: &Driver,
+    operation: Operation,
+    properties: &Properties,
+    option: hipMemAllocationGranularity_flags,
+) -> Result<Bytes> {
     let _current = driver.on(operation, properties.device)?;
     let allocation = ffi::allocation(properties);
-    let minimum = hipMemAllocationGranularity_flags::hipMemAllocationGranularityMinimum;
     let mut granularity = 0;
     // SAFETY: the function reads the description and writes one size.
     let code = unsafe {
-        (driver.hip.hipMemGetAllocationGranularity)(&raw mut granularity, &raw const allocation, minimum)
+        (driver.hip.hipMemGetAllocationGranularity)(&raw mut granularity, &raw const allocation, option)
     };
     driver.check(operation, "hipMemGetAllocationGranularity", code, || properties.to_string())?;
     Ok(Bytes(granularity as u64))

@@ -3,8 +3,9 @@
 //! Each answer is a capability. Its note is also the reason in the error for a request of such memory.
 
 use crate::attributes::{self, LARGE_BAR, says};
-use crate::device::granularity;
+use crate::device::{MINIMUM, RECOMMENDED, granularity};
 use crate::driver::Driver;
+use crate::ffi::hipMemAllocationGranularity_flags;
 use crate::probe;
 use gpu_vmm_core::extend::missing_numa_node;
 use gpu_vmm_core::{
@@ -45,12 +46,31 @@ pub(crate) fn granularity_of(
         return Ok(device.granularity);
     }
     check(driver, operation, properties)?;
-    let reported = granularity(driver, operation, properties)?;
-    let granularity = Granularity::new(reported).ok_or_else(|| {
-        let what = format!("hipMemGetAllocationGranularity returned {reported}, not a power of two");
+    Ok(reported(driver, operation, properties, MINIMUM)?.max(device.granularity))
+}
+
+/// Returns the granularity that HIP recommends for memory of these properties.
+pub(crate) fn recommended_granularity(
+    driver: &Arc<Driver>,
+    operation: Operation,
+    device: &Device,
+    properties: &Properties,
+) -> Result<Granularity> {
+    let least = granularity_of(driver, operation, device, properties)?;
+    Ok(reported(driver, operation, properties, RECOMMENDED)?.max(least))
+}
+
+fn reported(
+    driver: &Driver,
+    operation: Operation,
+    properties: &Properties,
+    option: hipMemAllocationGranularity_flags,
+) -> Result<Granularity> {
+    let bytes = granularity(driver, operation, properties, option)?;
+    Granularity::new(bytes).ok_or_else(|| {
+        let what = format!("hipMemGetAllocationGranularity returned {bytes}, not a power of two");
         Error::new(operation, Detail::DriverContractViolated { what })
-    })?;
-    Ok(granularity.max(device.granularity))
+    })
 }
 
 /// Refuses host access if HIP does not support it. The host always has access to its own memory, if that type is

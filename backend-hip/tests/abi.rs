@@ -77,7 +77,8 @@ fn the_numbers_are_those_of_others() {
         hipMemLocationType:
             hipMemLocationTypeDevice hipMemLocationType_hipMemLocationTypeDevice;
         hipMemAllocationGranularity_flags:
-            hipMemAllocationGranularityMinimum hipMemAllocationGranularity_flags_hipMemAllocationGranularityMinimum;
+            hipMemAllocationGranularityMinimum hipMemAllocationGranularity_flags_hipMemAllocationGranularityMinimum,
+            hipMemAllocationGranularityRecommended hipMemAllocationGranularity_flags_hipMemAllocationGranularityRecommended;
         hipDeviceAttribute_t:
             hipDeviceAttributeVirtualMemoryManagementSupported
             hipDeviceAttribute_t_hipDeviceAttributeVirtualMemoryManagementSupported;

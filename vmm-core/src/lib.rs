@@ -79,7 +79,7 @@ pub use driver::{
 };
 pub use memory::{
     AddressInfo, BackingKind, BackingStore, BlockAt, MappingAt, MemoryId, POISON, PageList, PageListStats,
-    PhysicalMemory, StagingRing, at,
+    PhysicalMemory, StagingRing, SupportedMemory, at, first_supported,
 };
 #[cfg(unix)]
 pub use region::DmaBuf;

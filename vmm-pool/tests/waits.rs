@@ -232,7 +232,8 @@ struct HalfUsable {
 // SAFETY: every call is forwarded to the inner backend, which meets the requirements.
 unsafe impl Backend for HalfUsable {
     forward!(inner: vendor, instance, driver, memory_info, can_access, capabilities, quirks, unmaps_runs);
-    forward!(inner: granularity, granularity_of, check_host_access, reservation_unit, drop_log, deferred);
+    forward!(inner: granularity, granularity_of, recommended_granularity, check_host_access);
+    forward!(inner: reservation_unit, drop_log, deferred);
 
     fn devices(&self) -> &[Device] {
         &self.devices

@@ -104,6 +104,8 @@ same_number! {
     super::LOCATION_DEVICE, sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
     super::ALLOCATION_PINNED, sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     super::GRANULARITY_MINIMUM, sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+    super::GRANULARITY_RECOMMENDED,
+        sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
     super::COMPRESSION_GENERIC, sys::CUmemAllocationCompType::CU_MEM_ALLOCATION_COMP_GENERIC;
     super::ACCESS_NONE, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
     super::ACCESS_READ, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ;

@@ -189,6 +189,8 @@ pub(crate) const ALLOCATION_PINNED: u32 = 1;
 pub(crate) const COMPRESSION_GENERIC: u8 = 1;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
 pub(crate) const GRANULARITY_MINIMUM: u32 = 0;
+/// `CU_MEM_ALLOC_GRANULARITY_RECOMMENDED`.
+pub(crate) const GRANULARITY_RECOMMENDED: u32 = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_NONE`, `_READ` and `_READWRITE`.
 pub(crate) const ACCESS_NONE: u32 = 0;
 pub(crate) const ACCESS_READ: u32 = 1;

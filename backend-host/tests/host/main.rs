@@ -29,6 +29,7 @@ mod registered;
 mod sharing;
 mod snapshots;
 mod staged;
+mod supported;
 mod testkit;
 mod threads;
 mod vectors;

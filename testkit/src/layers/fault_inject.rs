@@ -164,7 +164,8 @@ impl<B: Backend> FaultInject<B> {
 // SAFETY: every call is forwarded to the inner backend, or fails before it.
 unsafe impl<B: Backend> Backend for FaultInject<B> {
     forward!(inner: vendor, instance, driver, devices, memory_info, capabilities, quirks, unmaps_runs);
-    forward!(inner: granularity, granularity_of, check_host_access, reservation_unit, deferred, drop_log);
+    forward!(inner: granularity, granularity_of, recommended_granularity, check_host_access);
+    forward!(inner: reservation_unit, deferred, drop_log);
 
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
         let _call = self.plan.call(Operation::QueryPeerAccess)?;

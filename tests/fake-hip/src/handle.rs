@@ -108,7 +108,10 @@ hip!(hipMemGetAllocationGranularity, |_,
                                       granularity: Out<'_, usize>,
                                       properties: Option<&Properties>,
                                       option: c_int| {
-    rule!(option == 0, "hipMemGetAllocationGranularity for something other than the minimum");
+    rule!(
+        [0, 1].contains(&option),
+        "hipMemGetAllocationGranularity for neither the minimum nor the recommended"
+    );
     checked("hipMemGetAllocationGranularity", properties);
     give(granularity, SETTINGS.granularity as usize)
 });

@@ -16,6 +16,7 @@ mod registry;
 mod segment;
 mod split;
 mod staging_ring;
+mod supported;
 mod threads;
 
 pub use address_info::{AddressInfo, BlockAt, MappingAt};
@@ -32,6 +33,7 @@ pub(crate) use registry::{Record, Recorded, Registered};
 pub use segment::Segment;
 pub(crate) use split::create_split;
 pub use staging_ring::{ChunkContents, StagingRing};
+pub use supported::{SupportedMemory, first_supported};
 
 /// Memory that suspended regions have in common with others.
 pub(crate) type CommonMemory<B> = common::Common<B, PhysicalMemory<B>>;

@@ -27,6 +27,8 @@ pub(super) struct Growing {
     pub(super) portable: bool,
     /// The bytes of addresses that are kept free on either side.
     pub(super) guard: Bytes,
+    /// True if the region is mapped in units of the granularity that the driver recommends.
+    pub(super) recommended: bool,
     /// True if the region is a plain allocation.
     pub(super) plain: bool,
 }
@@ -62,6 +64,7 @@ pub struct RegionBuilder<'a, B: Backend> {
     alignment: Bytes,
     extend_by: Bytes,
     portable: bool,
+    recommended: bool,
     guard: Bytes,
     tag: Box<str>,
 }
@@ -77,6 +80,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             alignment: Bytes(1),
             extend_by: Bytes::ZERO,
             portable: false,
+            recommended: false,
             guard: Bytes::ZERO,
             tag: Box::default(),
         }
@@ -155,6 +159,17 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     #[must_use]
     pub fn portable(mut self) -> Self {
         self.portable = true;
+        self
+    }
+
+    /// Makes the region begin, grow and end in units of the granularity that the driver recommends for its memory
+    /// ([`Backend::recommended_granularity`]) instead of the minimum. [`Region::granularity`] returns the unit.
+    ///
+    /// Libraries that use the memory can need it: NCCL registers only ranges that are multiples of it. A snapshot does not keep this
+    /// setting.
+    #[must_use]
+    pub fn recommended_granularity(mut self) -> Self {
+        self.recommended = true;
         self
     }
 
@@ -240,7 +255,11 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             plain::check_settings(operation, &memory, others, self.placement, keeps)?;
         }
         let [least, least_unit] = if portable { restorable::UNITS } else { [Granularity::BYTE; 2] };
-        let granularity = backend.granularity_of(operation, &memory)?.max(backend.granularity()).max(least);
+        let mut granularity =
+            backend.granularity_of(operation, &memory)?.max(backend.granularity()).max(least);
+        if self.recommended && !is_plain {
+            granularity = granularity.max(backend.recommended_granularity(operation, &memory)?);
+        }
         let unit = backend.reservation_unit().max(granularity).max(least_unit);
         let mut size = rounded(operation, self.size.unwrap_or(device.total_memory), unit)?;
         let extend_by = match self.extend_by {
@@ -284,6 +303,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
                 elsewhere,
                 portable,
                 guard,
+                recommended: self.recommended,
                 plain: is_plain,
             },
             tag: self.tag,

@@ -21,6 +21,8 @@ pub struct RegionSettings {
     pub guard: Bytes,
     /// As in [`RegionBuilder::portable`].
     pub portable: bool,
+    /// As in [`RegionBuilder::recommended_granularity`].
+    pub recommended: bool,
 }
 
 impl<B: Backend> Region<B> {
@@ -35,6 +37,7 @@ impl<B: Backend> Region<B> {
             extend_by: self.growing.extend_by,
             guard: self.guard(),
             portable: self.is_portable(),
+            recommended: self.growing.recommended,
         }
     }
 
@@ -72,6 +75,9 @@ impl<B: Backend> Region<B> {
             .tag(traits.tag.clone());
         if traits.portable {
             builder = builder.portable();
+        }
+        if traits.recommended {
+            builder = builder.recommended_granularity();
         }
         for grant in traits.access.grants() {
             builder = builder.access(grant.device, grant.access);

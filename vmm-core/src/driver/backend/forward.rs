@@ -46,8 +46,8 @@
 macro_rules! forward {
     ($field:tt: Backend) => {
         $crate::forward!($field: vendor, instance, driver, devices, memory_info, can_access, capabilities, quirks);
-        $crate::forward!($field: unmaps_runs, granularity, granularity_of, check_host_access, reservation_unit);
-        $crate::forward!($field: drop_log, deferred);
+        $crate::forward!($field: unmaps_runs, granularity, granularity_of, recommended_granularity, check_host_access);
+        $crate::forward!($field: reservation_unit, drop_log, deferred);
     };
     ($field:tt: MemoryCalls) => {
         $crate::forward!($field: create, import, import_fabric, adopt, reserve, allocate_plain, free_plain);
@@ -84,6 +84,12 @@ macro_rules! forward {
     (@ granularity_of $field:tt) => {
         $crate::forward!(@safe $field granularity_of(operation: $crate::Operation, properties: &$crate::Properties)
             -> $crate::Result<$crate::Granularity>);
+    };
+    (@ recommended_granularity $field:tt) => {
+        $crate::forward!(@safe $field recommended_granularity(
+            operation: $crate::Operation,
+            properties: &$crate::Properties
+        ) -> $crate::Result<$crate::Granularity>);
     };
     (@ check_host_access $field:tt) => {
         $crate::forward!(@safe $field check_host_access(operation: $crate::Operation, properties: &$crate::Properties)

@@ -110,6 +110,17 @@ pub unsafe trait Backend:
         self.device(operation, properties.device).map(|device| device.granularity)
     }
 
+    /// Returns the granularity that the driver recommends for memory with these properties, which is at least
+    /// [`granularity_of`](Backend::granularity_of). Other libraries can ask for memory in multiples of it: NCCL registers only such
+    /// memory. CUDA: `CU_MEM_ALLOC_GRANULARITY_RECOMMENDED`, HIP: `hipMemAllocationGranularityRecommended`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`granularity_of`](Backend::granularity_of).
+    fn recommended_granularity(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
+        self.granularity_of(operation, properties)
+    }
+
     /// Checks that the CPU can get access to mapped memory with these properties.
     ///
     /// # Errors
