@@ -65,7 +65,7 @@ impl<'a, B: Backend> Away<'a, B> {
         core.ongoing.begin();
     }
 
-    /// Takes the suspended regions of a tag out of the core, and counts the memory that they need.
+    /// Takes the suspended regions of a tag out of the core, which [expects](Core::expect) the memory that they need already.
     pub(crate) fn take_suspended(&mut self, core: &mut Core<B>, tag: u16) {
         for space in core.tags.spaces(tag) {
             if core.spaces[space].is_suspended() {
@@ -74,7 +74,6 @@ impl<'a, B: Backend> Away<'a, B> {
             }
         }
         self.coming = self.parts.iter().map(|part| part.missing().0 / core.page).sum();
-        core.coming += self.coming;
     }
 
     /// Notes that no memory is about to be free: threads that need some must not wait for this one.

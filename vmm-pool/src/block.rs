@@ -8,7 +8,7 @@ use crate::block_memory::BlockMemory;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
 use crate::thread_cache::body::{Body, FreeConditions, Ready};
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Operation, Result, Stream};
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Operation, Properties, Result, Stream};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -157,8 +157,10 @@ pub struct BlockInfo {
     pub capacity: Bytes,
     /// The distance of the queried address from the first one.
     pub offset: Bytes,
-    /// The device whose memory it is.
+    /// The device whose memory it is; for host memory, the device of its properties.
     pub device: DeviceId,
+    /// The properties of its kind of memory.
+    pub memory: Properties,
     /// The stream that it was allocated for.
     pub stream: Stream<'static>,
     /// The block's tag.

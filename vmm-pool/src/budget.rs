@@ -2,13 +2,14 @@
 
 use crate::Pool;
 use crate::core::Core;
+use crate::owner::Owner;
 use gpu_vmm_core::{Backend, Bytes, Operation, Result};
 
 impl<B: Backend> Pool<B> {
-    /// Sets the largest amount of physical memory that the pool may hold, in bytes; `u64::MAX` for no limit. Any thread may call it
-    /// at any time.
+    /// Sets the largest amount of physical memory that the pool may hold, of all kinds together, in bytes; `u64::MAX` for no limit. Any
+    /// thread may call it at any time.
     ///
-    /// If the pool holds more, it returns free memory to the driver at once. Nothing waits: memory that work still uses stays, and
+    /// If the pool holds more, it returns free memory to the driver at once, of the [kind](Pool::with_memory) that was added last first. Nothing waits: memory that work still uses stays, and
     /// memory of live blocks too. As blocks are freed, the pool returns their memory until it holds no more than the budget, as far
     /// as the work on it is done; [`trim`](Pool::trim) waits for that work. Until then no freed block stays in a thread cache, no new
     /// memory is created, and a request that would need some fails with [`PoolError::OutOfMemory`](crate::PoolError::OutOfMemory),
@@ -20,42 +21,85 @@ impl<B: Backend> Pool<B> {
     /// returned; the new budget holds nevertheless.
     pub fn set_budget(&self, budget: Bytes) -> Result<()> {
         let operation = Operation::SetBudget;
-        let inner = &self.owner.inner;
-        let is_exceeded = {
-            let mut core = inner.core(operation)?;
-            core.settings.budget = budget;
-            core.settings.budget_of_environment = false;
-            self.refuse_freed(&core);
-            core.exceeds_budget()
-        };
-        if !is_exceeded {
-            return Ok(());
+        self.owner.inner.process.check(operation)?;
+        let kinds = self.kinds.all();
+        self.kinds.ledger.set_budget(budget);
+        let mut result = Ok(());
+        // The kind that was added last gives way first.
+        for owner in kinds.iter().rev() {
+            if owner.refuse_freed(operation)? {
+                // Memory in thread caches is free, too.
+                owner.settle(operation, |_, _| true)?;
+                result = result.and(owner.inner.trim_to_limit());
+            }
         }
-        // Memory in thread caches is free, too.
-        self.owner.settle(operation, |_, _| true)?;
-        let trimmed = inner.trim_to_limit();
-        self.refuse_freed(&*inner.core(operation)?);
-        trimmed
+        for owner in &kinds {
+            owner.refuse_freed(operation)?;
+        }
+        result
     }
+}
 
-    /// Lets freed blocks return to the core at once while the pool exceeds its budget.
-    fn refuse_freed(&self, core: &Core<B>) {
+impl<B: Backend> Owner<B> {
+    /// Lets freed blocks return to the core at once while the pool exceeds its budget. Returns true if it does.
+    fn refuse_freed(&self, operation: Operation) -> Result<bool> {
+        let core = self.inner.core(operation)?;
         let exceeds = core.exceeds_budget();
-        self.owner.inner.last.refuse(exceeds);
-        self.owner.thread_caches().for_each(|cache| cache.lock().refuse(exceeds));
+        self.inner.last.refuse(exceeds);
+        self.thread_caches().for_each(|cache| cache.lock().refuse(exceeds));
+        Ok(exceeds)
     }
 }
 
 impl<B: Backend> Core<B> {
+    /// Returns the memory that all kinds hold. Memory of this kind that leaves when the core is unlocked does not count.
+    #[inline]
+    pub(crate) fn held_by_all(&self) -> u64 {
+        self.ledger.held().saturating_sub(self.in_ledger * self.page) + self.held()
+    }
+
+    /// Returns how much more memory a budget allows.
+    pub(crate) fn room(&self, budget: Bytes) -> u64 {
+        budget.0.saturating_sub(self.held_by_all())
+    }
+
     /// Returns true if the pool holds more than its budget, which was set later.
+    #[inline]
     pub(crate) fn exceeds_budget(&self) -> bool {
-        self.held() > self.settings.budget.0
+        self.held_by_all() > self.ledger.budget().0
     }
 
     /// Returns the size of the free memory that the pool may keep within its budget.
     pub(crate) fn free_within_budget(&self) -> u64 {
-        let excess = self.held().saturating_sub(self.settings.budget.0);
+        let excess = self.held_by_all().saturating_sub(self.ledger.budget().0);
         (self.frames.free() as u64 * self.page).saturating_sub(excess)
+    }
+
+    /// Counts pages as held that a thread is about to create without the core. Returns false if the budget has no room for them any
+    /// more, because threads of other kinds have created memory.
+    pub(crate) fn expect(&mut self, pages: u64, budget: Bytes) -> bool {
+        // What leaves when the core is unlocked is gone before the memory is created.
+        let leaving = self.in_ledger.saturating_sub(self.held_pages()) * self.page;
+        let is_room = self.ledger.claim(pages * self.page, budget.0.saturating_add(leaving));
+        if is_room {
+            self.in_ledger += pages;
+            self.coming += pages;
+        }
+        is_room
+    }
+
+    /// Returns true if the core holds other amounts than the ledger counts.
+    #[inline]
+    pub(crate) fn is_off_ledger(&self) -> bool {
+        self.in_ledger != self.held_pages()
+    }
+
+    /// Makes the ledger count what the core holds. Returns the bytes that the caller must give back once the memory is gone.
+    pub(crate) fn note_in_ledger(&mut self) -> u64 {
+        let now = self.held_pages();
+        let before = std::mem::replace(&mut self.in_ledger, now);
+        self.ledger.add(now.saturating_sub(before) * self.page);
+        before.saturating_sub(now) * self.page
     }
 }
 

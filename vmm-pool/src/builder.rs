@@ -1,8 +1,12 @@
 //! The configuration of a pool.
 
+use crate::ledger::Ledger;
 use crate::settings::{Callbacks, Settings};
 use crate::{Pool, PoolStats, Unfreed};
-use gpu_vmm_core::{Alignment, Backend, Bytes, Detail, DeviceId, Error, Operation, Result};
+use gpu_vmm_core::extend::check_virtual_memory;
+use gpu_vmm_core::{
+    Access, Alignment, Backend, Bytes, Detail, DeviceId, Error, Grant, Operation, Properties, Result,
+};
 use gpu_vmm_premap::PremapThread;
 use std::sync::Arc;
 
@@ -12,6 +16,7 @@ use std::sync::Arc;
 pub struct PoolBuilder<'a, B: Backend> {
     backend: &'a B,
     device: DeviceId,
+    memory: Option<Properties>,
     budget: Option<Bytes>,
     keep: Bytes,
     page: Bytes,
@@ -42,6 +47,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         Self {
             backend,
             device: DeviceId(0),
+            memory: None,
             budget: None,
             keep: Bytes(u64::MAX),
             page: Bytes::ZERO,
@@ -59,10 +65,19 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
     #[must_use]
     pub fn device(mut self, device: DeviceId) -> Self {
         self.device = device;
+        self.memory = self.memory.map(|memory| Properties { device, ..memory });
         self
     }
 
-    /// Sets the most physical memory that the pool may hold. The default is the value of the environment variable
+    /// Sets the properties of the memory, and its device. The default is device memory that cannot be exported.
+    /// [`first_supported`](gpu_vmm_core::first_supported) chooses from several. [`Pool::with_memory`] adds further kinds of memory.
+    #[must_use]
+    pub fn memory(mut self, properties: Properties) -> Self {
+        (self.device, self.memory) = (properties.device, Some(properties));
+        self
+    }
+
+    /// Sets the most physical memory that the pool may hold, of all kinds together. The default is the value of the environment variable
     /// `GPU_VMM_BUDGET`, such as `8GiB`, and no limit if the variable is not set.
     #[must_use]
     pub fn budget(mut self, budget: Bytes) -> Self {
@@ -70,7 +85,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self
     }
 
-    /// Sets how much free memory the pool keeps; it keeps all by default. When blocks are freed, the pool returns free memory
+    /// Sets how much free memory the pool keeps of each [kind](Pool::with_memory); it keeps all by default. When blocks are freed, the pool returns free memory
     /// above this limit to the driver, once no work uses its addresses any more.
     #[must_use]
     pub fn keep(mut self, keep: Bytes) -> Self {
@@ -79,7 +94,8 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
     }
 
     /// Sets the size in which the pool creates and maps physical memory: a power of two. The minimum is the granularity or 2 MiB,
-    /// whichever is more. It is the default too, except on devices with 64 GiB and more, where the default is 8 MiB.
+    /// whichever is more, and the granularity is the
+    /// [recommended](Backend::recommended_granularity) one. It is the default too, except on devices with 64 GiB and more, where the default is 8 MiB.
     ///
     /// The driver takes as long to create and map a large page as a small one (some 60 µs on an H100), but more of a large page may
     /// lie unused next to its blocks. On recorded programs, pages of 8 MiB took half of the time of pages of 4 MiB in the first pass,
@@ -138,14 +154,15 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self
     }
 
-    /// Sets a callback that receives the blocks that are left when the pool is dropped. Enables [`debug`](PoolBuilder::debug).
+    /// Sets a callback that receives the blocks that are left when the pool is dropped, once for each [kind](Pool::with_memory) that has
+    /// any. Enables [`debug`](PoolBuilder::debug).
     #[must_use]
     pub fn on_unfreed(mut self, report: impl Fn(&[Unfreed]) + Send + Sync + 'static) -> Self {
         self.calls.unfreed = Some(Arc::new(report));
         self.debug()
     }
 
-    /// Sets a callback for when memory or addresses are short. It receives the statistics and the requested size, may free blocks of
+    /// Sets a callback for when memory or addresses are short. It receives the statistics of the kind of memory that is short, and the requested size, may free blocks of
     /// this pool or other memory, and returns whether the pool should try again.
     #[must_use]
     pub fn on_out_of_memory(
@@ -175,6 +192,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         let Self {
             backend,
             device,
+            memory,
             budget,
             keep,
             page,
@@ -190,10 +208,15 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             return Err(Error::new(OPERATION, Detail::BadAlignment { alignment: page }));
         }
         let from_environment = if budget.is_none() { budget_of_environment()? } else { None };
-        let budget_of_environment = from_environment.is_some();
-        let budget = budget.or(from_environment).unwrap_or(Bytes(u64::MAX));
+        let ledger =
+            Ledger::new(budget.or(from_environment).unwrap_or(Bytes(u64::MAX)), from_environment.is_some());
+        let budget = ledger.budget();
+        let memory = memory.unwrap_or(Properties::on(device));
         let described = backend.device(OPERATION, device)?;
         let (total, plain) = (described.total_memory, described.no_virtual_memory.is_some());
+        if plain && memory != Properties::on(device) {
+            check_virtual_memory(OPERATION, backend, device)?;
+        }
         // A plain allocation has all of its memory from the beginning.
         let premap = if plain { None } else { premap };
         if page > total {
@@ -206,11 +229,9 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         let settings = Settings {
-            device,
-            access: vec![device],
+            memory,
+            access: vec![Grant { device, access: Access::ReadWrite }],
             total,
-            budget,
-            budget_of_environment,
             keep,
             page,
             slack,
@@ -221,7 +242,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             debug,
             premap: premap.as_ref().map_or(Bytes::ZERO, |(_, by)| *by),
         };
-        Pool::make(backend, settings, calls, premap.map(|(thread, _)| thread))
+        Pool::make(backend, settings, ledger, calls, premap.map(|(thread, _)| thread))
     }
 }
 

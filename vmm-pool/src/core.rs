@@ -6,6 +6,7 @@ use crate::classes::{SMALL_CLASSES, size_of};
 use crate::error::ExhaustedResource;
 use crate::frames::{FrameIndex, Frames};
 use crate::history::History;
+use crate::ledger::Ledger;
 use crate::ongoing::Ongoing;
 use crate::pending::Pending;
 use crate::settings::Settings;
@@ -15,7 +16,8 @@ use crate::stats::DriverCalls;
 use crate::stream_order::{CLEAN, FreeAfter, StreamIndex};
 use crate::streams::Streams;
 use crate::tags::Tags;
-use gpu_vmm_core::{Backend, Bytes, Error, Operation, PhysicalMemory, Properties};
+use gpu_vmm_core::{Backend, Bytes, Error, Operation, PhysicalMemory};
+use gpu_vmm_premap::sync::Arc;
 
 /// The smallest size of a frame: 2 MiB, the granularity of GPUs.
 pub(crate) const PAGE: Bytes = Bytes::mib(2);
@@ -103,6 +105,10 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) frames: Frames<B>,
     /// The number of pages that threads create without the core. They count as held.
     pub(crate) coming: u64,
+    /// The budget, and the memory of all kinds.
+    pub(crate) ledger: Arc<Ledger>,
+    /// The number of pages of this kind that the ledger counts: those that the core held when it was unlocked last, and new ones.
+    pub(crate) in_ledger: u64,
     pub(crate) ongoing: Ongoing,
     pub(crate) spaces: Vec<Space<B>>,
     /// Chunks that are freed as soon as the core is unlocked.
@@ -131,18 +137,23 @@ pub(crate) struct Core<B: Backend> {
 }
 
 impl<B: Backend> Core<B> {
-    pub(crate) fn new(backend: &B, settings: Settings) -> Result<Self, Error> {
-        let properties = Properties::on(settings.device);
+    pub(crate) fn new(backend: &B, settings: Settings, ledger: &Arc<Ledger>) -> Result<Self, Error> {
+        const OPERATION: Operation = Operation::CreatePool;
+        let least = match settings.plain {
+            true => backend.granularity_of(OPERATION, &settings.memory)?,
+            false => backend.recommended_granularity(OPERATION, &settings.memory)?,
+        };
         // A frame is mapped in a region, whose offsets are multiples of the largest granularity.
-        let granularity =
-            backend.granularity_of(Operation::CreatePool, &properties)?.max(backend.granularity());
-        let page = granularity.bytes().0.max(PAGE.0).max(page_of(&settings).0);
+        let granularity = least.max(backend.granularity());
+        let page = granularity.bytes().0.max(PAGE.0).max(page_of(&settings, ledger.budget()).0);
         Ok(Self {
             backend: backend.clone(),
             page,
-            streams: Streams::new(backend, settings.device),
+            streams: Streams::new(backend, settings.memory.device),
             frames: Frames::new(),
             coming: 0,
+            ledger: Arc::clone(ledger),
+            in_ledger: 0,
             ongoing: Ongoing::default(),
             spaces: Vec::new(),
             leaving: Vec::new(),
@@ -167,7 +178,12 @@ impl<B: Backend> Core<B> {
     /// Returns the size of all physical memory, and of the memory that threads create without the core.
     #[inline]
     pub(crate) fn held(&self) -> u64 {
-        (self.frames.count() as u64 + self.coming) * self.page
+        self.held_pages() * self.page
+    }
+
+    #[inline]
+    pub(crate) fn held_pages(&self) -> u64 {
+        self.frames.count() as u64 + self.coming
     }
 
     /// Takes a range whose memory is all mapped. `settled` is true if the thread caches were emptied into the core before.
@@ -408,11 +424,6 @@ impl<B: Backend> Core<B> {
         self.frees + self.ongoing.ended()
     }
 
-    /// Returns true if a request may be served now: memory was returned since `returned` was read, and the budget allows the size.
-    pub(crate) fn may_serve(&self, size: Bytes, returned: u64) -> bool {
-        self.returned() != returned && size <= self.settings.budget
-    }
-
     /// Records the current amounts in the history.
     pub(crate) fn note(&mut self) {
         let held = self.held();
@@ -422,7 +433,7 @@ impl<B: Backend> Core<B> {
 }
 
 /// Returns the size of a frame that the program has set, or the default.
-fn page_of(settings: &Settings) -> Bytes {
-    let is_large = settings.total >= LARGE && settings.budget >= LARGE_PAGE && !settings.plain;
+fn page_of(settings: &Settings, budget: Bytes) -> Bytes {
+    let is_large = settings.total >= LARGE && budget >= LARGE_PAGE && !settings.plain;
     if settings.page.is_zero() && is_large { LARGE_PAGE } else { settings.page }
 }

@@ -41,11 +41,14 @@ impl<B: Backend> Block<B> {
     ///
     /// # Errors
     ///
-    /// As [`Block::write`]; [`Unsupported`](Detail::Unsupported) for a block of another pool.
+    /// As [`Block::write`]; [`Unsupported`](Detail::Unsupported) for a block of another pool, or of another
+    /// [kind](crate::Pool::with_memory) of memory.
     pub fn copy_from(&mut self, offset: Bytes, from: &Self, range: OffsetRange) -> Result<()> {
         const OPERATION: Operation = Operation::Copy;
         if !Arc::ptr_eq(self.inner(), from.inner()) {
-            let reason = "the blocks belong to two pools; copy through the host".to_owned();
+            let reason =
+                "the blocks belong to two pools, or to two kinds of memory of one; copy through the host"
+                    .to_owned();
             return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         from.check(OPERATION, range)?;
@@ -54,7 +57,7 @@ impl<B: Backend> Block<B> {
             return Ok(());
         }
         let core = self.inner().core(OPERATION)?;
-        let (backend, device) = (core.backend.clone(), core.settings.device);
+        let (backend, device) = (core.backend.clone(), core.settings.memory.device);
         let mut tags = [core.tag_of(self.piece()), core.tag_of(from.piece())].map(Arc::clone);
         drop(core);
         // Every copy locks in the same order. One tag is not locked twice: a suspension may wait between the two locks.
@@ -109,7 +112,7 @@ impl<B: Backend> Block<B> {
             return Ok(());
         }
         let core = self.inner().core(operation)?;
-        let (backend, device) = (core.backend.clone(), core.settings.device);
+        let (backend, device) = (core.backend.clone(), core.settings.memory.device);
         let tag = Arc::clone(core.tag_of(self.piece()));
         drop(core);
         let _mapped = keep_mapped(&tag);

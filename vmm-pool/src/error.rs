@@ -2,7 +2,7 @@
 
 use crate::PoolStats;
 use gpu_vmm_core::extend::ExtensionError;
-use gpu_vmm_core::{Address, Bytes, DeviceId, DriverError, Error, ErrorKind};
+use gpu_vmm_core::{Address, Bytes, DeviceId, DriverError, Error, ErrorKind, Properties};
 
 /// The details of an error that only pools report. [`Error::extension`] returns them.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -10,7 +10,10 @@ use gpu_vmm_core::{Address, Bytes, DeviceId, DriverError, Error, ErrorKind};
 pub enum PoolError {
     /// There is no memory left: the pool keeps none that fits, none is about to be free, none can be returned to the driver,
     /// and the driver has none.
-    #[error("out of memory for {requested} on {device} tagged {tag:?} ({source}); {stats}{}", waits_for_capture(*is_capturing))]
+    #[error(
+        "out of memory for {requested} on {device} tagged {tag:?} ({source}); {stats}{}{}", by_kind(kinds),
+        waits_for_capture(*is_capturing)
+    )]
     OutOfMemory {
         /// The requested size.
         requested: Bytes,
@@ -18,8 +21,10 @@ pub enum PoolError {
         device: DeviceId,
         /// The tag of the request.
         tag: Box<str>,
-        /// The pool's statistics.
+        /// The pool's statistics, of the requested kind of memory.
         stats: Box<PoolStats>,
+        /// The statistics of each [kind](crate::Pool::with_memory) of memory, if the pool has several.
+        kinds: Box<[(Properties, PoolStats)]>,
         /// The limit that was reached: the driver's error, or the budget.
         source: Box<ExhaustedResource>,
         /// True if a stream of the pool captures, a capture was announced, or the driver cannot say. Memory that is freed on a capturing
@@ -127,6 +132,15 @@ impl ExtensionError for PoolError {
     }
 }
 
+/// Returns what each kind of memory has, for the text of a shortage.
+fn by_kind(kinds: &[(Properties, PoolStats)]) -> String {
+    let text = |(properties, stats): &(Properties, PoolStats)| {
+        let [held, live, kept] = [stats.held, stats.live, stats.kept].map(Bytes);
+        format!("; of {properties}: {held} held, {live} live, {kept} kept")
+    };
+    kinds.iter().map(text).collect()
+}
+
 /// Returns the end of the text of a shortage.
 const fn waits_for_capture(is_capturing: bool) -> &'static str {
     match is_capturing {
@@ -148,6 +162,13 @@ mod tests {
             device: DeviceId(2),
             tag: tag(),
             stats: stats.clone(),
+            kinds: Box::new([
+                (Properties::on(DeviceId(2)), PoolStats { held: 20 << 20, ..PoolStats::default() }),
+                (
+                    Properties::on(DeviceId(2)).compressible(),
+                    PoolStats { kept: 7 << 20, ..PoolStats::default() },
+                ),
+            ]),
             source: Box::new(source),
             is_capturing: false,
         };
@@ -165,7 +186,14 @@ mod tests {
             (
                 out_of(ExhaustedResource::Budget(Bytes::mib(4))),
                 ErrorKind::OutOfMemory,
-                &["3 MiB", "device 2", "\"kv\"", "4 MiB"],
+                &[
+                    "3 MiB",
+                    "device 2",
+                    "\"kv\"",
+                    "4 MiB",
+                    "; of device memory of device 2: 20 MiB held, 0 B live, 0 B kept",
+                    "; of device memory of device 2, compressible: 0 B held, 0 B live, 7 MiB kept",
+                ],
             ),
             (
                 addresses,

@@ -26,7 +26,7 @@ unsafe impl<B: Backend> LendMemory for Block<B> {
         self.check_usable(operation)?;
         let Grant { device, access: need } = grant;
         let core = self.inner().core(operation)?;
-        if device != core.settings.device {
+        if device != core.settings.memory.device {
             let have = Access::None;
             return Err(Error::new(operation, Detail::NoAccess { device, offset: range.offset, have, need }));
         }

@@ -47,6 +47,21 @@
 //!
 //! Pages that a failed driver call has lost count as taken.
 //!
+//! # Kinds of memory
+//!
+//! A pool can have several kinds of memory ([`Pool::with_memory`]): device memory, host memory, memory that can be exported, and so on.
+//! Each kind has addresses, frames, tags, streams and thread caches of its own, and the bounds above hold for each by itself. The budget
+//! bounds what all kinds hold together: a kind claims a part of it before it creates memory, and returns it when the driver has the memory
+//! back, so that kinds that create memory at the same time do not exceed it either. A request that finds too little memory tries, in this
+//! order:
+//!
+//! 1. free memory of its own kind;
+//! 2. free memory of other kinds, which returns to the driver: of the kind that was added last first, and of the pool's own kind last. If
+//!    the budget has room and the driver has no memory, only kinds in the same place give way: on the device, or on the host;
+//! 3. waits for the work on freed memory of its own kind, and then of the other kinds in the same order;
+//! 4. the program's out-of-memory callback;
+//! 5. an error, which has the numbers of each kind.
+//!
 //! # Small blocks
 //!
 //! Small blocks are slots of slabs, which serve all streams of a tag. Freed small and medium blocks stay in thread caches for the next
@@ -81,7 +96,9 @@ mod fence;
 mod frames;
 mod history;
 mod kept_blocks;
+mod kinds;
 mod last_freed;
+mod ledger;
 mod lend;
 mod lost;
 mod mapping;
@@ -114,6 +131,7 @@ mod trim;
 mod usage;
 mod uses;
 mod waits;
+mod with_memory;
 
 pub use block::{Block, BlockInfo};
 pub use builder::PoolBuilder;

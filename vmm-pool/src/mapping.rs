@@ -10,7 +10,7 @@ use crate::shared::{CoreGuard, Inner};
 use crate::space::Page;
 use crate::stats::DriverCalls;
 use gpu_vmm_core::extend::{NoWaits, create_now};
-use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Error, Operation, PhysicalMemory, Properties, Region};
+use gpu_vmm_core::{Backend, Bytes, Error, Grant, Operation, PhysicalMemory, Region};
 use gpu_vmm_core::{Result, WaitFor};
 use gpu_vmm_premap::sync::{MutexGuard, lock, try_lock};
 
@@ -50,18 +50,16 @@ impl<'a, B: Backend> Mapping<'a, B> {
         self.inner.core_in_turn(self.operation)
     }
 
-    /// Creates up to `count` frames, which are used and mapped nowhere, and adds them to `frames`. Returns the driver's error if it
-    /// refuses one.
+    /// Creates up to `count` frames, which are used and mapped nowhere, and adds them to `frames`. The core [expects](Core::expect) them
+    /// already. Returns the driver's error if it refuses one.
     pub(crate) fn create(
         &self,
-        mut core: CoreGuard<'a, B>,
+        core: CoreGuard<'a, B>,
         (count, tag): (usize, u16),
         frames: &mut Vec<FrameIndex>,
     ) -> Result<(CoreGuard<'a, B>, Option<Error>)> {
-        let (backend, page, plain) =
-            (core.backend.clone(), Bytes(core.page), Properties::on(core.settings.device));
+        let (backend, page, plain) = (core.backend.clone(), Bytes(core.page), core.settings.memory);
         let mut shareable = core.settings.shareable;
-        core.coming += count as u64;
         let mut coming = Coming { mapping: self, count: count as u64 };
         drop(core);
         let create =
@@ -122,7 +120,7 @@ impl<'a, B: Backend> Mapping<'a, B> {
         &self,
         mut core: CoreGuard<'a, B>,
         space: usize,
-        devices: &[DeviceId],
+        devices: &[Grant],
     ) -> Result<CoreGuard<'a, B>> {
         let pages = core.spaces[space].pages.iter().enumerate();
         let pages: Vec<_> = pages.filter(|(_, page)| page.is_mapped()).map(|(index, _)| index).collect();
@@ -290,7 +288,7 @@ impl<B: Backend> Lent<'_, '_, B> {
         &mut self,
         pages: &[usize],
         memory: &[PhysicalMemory<B>],
-        devices: &[DeviceId],
+        devices: &[Grant],
     ) -> Result<()> {
         let (mut done, known) = (0, self.lost.len());
         // Unless the calls return.
@@ -312,7 +310,7 @@ impl<B: Backend> Lent<'_, '_, B> {
         &mut self,
         pages: &[usize],
         memory: &[PhysicalMemory<B>],
-        devices: &[DeviceId],
+        devices: &[Grant],
         done: &mut usize,
     ) -> Result<()> {
         for (page, memory) in pages.iter().zip(memory) {
@@ -325,13 +323,13 @@ impl<B: Backend> Lent<'_, '_, B> {
     }
 
     /// Gives devices access to mapped pages, which must be in order.
-    fn grant(&mut self, pages: &[usize], devices: &[DeviceId]) -> Result<()> {
+    fn grant(&mut self, pages: &[usize], devices: &[Grant]) -> Result<()> {
         for run in pages.chunk_by(follow_each_other) {
             let (offset, length) = self.part(run);
-            for device in devices {
+            for Grant { device, access } in devices {
                 let Some(region) = &mut self.region else { return Ok(()) };
                 self.calls.set_access += 1;
-                region.set_access(offset, length, *device, Access::ReadWrite)?;
+                region.set_access(offset, length, *device, *access)?;
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use crate::shared::CoreGuard;
 use crate::space::{RangeIndex, Spot, rounded};
 use crate::stream_order::{CLEAN, FreeAfter, StreamIndex};
 use gpu_vmm_core::extend::{event, span};
-use gpu_vmm_core::{Address, Backend, Bytes, Error, Operation, Stream};
+use gpu_vmm_core::{Address, Backend, Bytes, Error, Operation, Properties, Stream};
 use std::ops::Range;
 
 /// The frames for a request: claimed ones that existed before, and new ones.
@@ -105,7 +105,7 @@ impl<'a, B: Backend> RangeInProgress<'_, 'a, B> {
         let order = self.request.order();
         self.chosen.retired = core.streams.retired;
         self.chosen.needed = core.peak_needed.max(core.taken + size);
-        self.chosen.budget = core.settings.budget;
+        self.chosen.budget = core.ledger.budget();
         let Core { spaces, frames, .. } = &mut *core;
         let gap = spaces[space].open_gap(frames, (spot.offset, size), order);
         self.chosen.count = gap.missing.len();
@@ -135,6 +135,14 @@ impl<'a, B: Backend> RangeInProgress<'_, 'a, B> {
             let count = core.choose(self.request, &mut self.chosen)?;
             if count == 0 {
                 return Ok(core);
+            }
+            if !core.expect(count as u64, self.chosen.budget) {
+                // Another kind of memory has taken the budget since.
+                if self.chosen.is_last {
+                    return Err(Shortage::Memory(ExhaustedResource::Budget(self.chosen.budget)));
+                }
+                self.chosen.is_refused = true;
+                continue;
             }
             let wanted = (count, self.request.tag);
             let (locked, refused) = self.mapping.create(core, wanted, &mut self.chosen.frames)?;
@@ -215,7 +223,7 @@ impl<B: Backend> Core<B> {
         request: Request,
         &ChosenFrames { count, budget, .. }: &ChosenFrames,
     ) -> Result<(), Shortage> {
-        let room = (budget.0.saturating_sub(self.held()) / self.page) as usize;
+        let room = (self.room(budget) / self.page) as usize;
         let beyond = count.saturating_sub(room);
         match self.free_frames(beyond, request).len() < beyond {
             true => Err(Shortage::Memory(ExhaustedResource::Budget(budget))),
@@ -226,16 +234,18 @@ impl<B: Backend> Core<B> {
     /// Claims free frames for a request, or returns how many new ones to create before it is asked again. Returns zero once all frames
     /// are there.
     fn choose(&mut self, request: Request, chosen: &mut ChosenFrames) -> Result<usize, Shortage> {
-        let (budget, held) = (chosen.budget, self.held());
+        let (room, held) = (self.room(chosen.budget), self.held());
         let missing = chosen.count - chosen.frames.len();
         if !chosen.is_refused {
             // The first entry stands for no stream.
             let slack = self.settings.slack(chosen.needed, self.streams.count() - 1);
-            let most = chosen.needed.saturating_add(slack).min(budget.0);
-            let mut fresh = most.saturating_sub(held) / self.page;
+            let most = chosen.needed.saturating_add(slack);
+            let mut fresh = most.saturating_sub(held).min(room) / self.page;
             if fresh > 0 {
                 // What is suspended returns, and comes to what is held then.
-                fresh = most.saturating_sub(held + self.suspended().0) / self.page;
+                let suspended = self.suspended().0;
+                let within = room.saturating_sub(suspended);
+                fresh = most.saturating_sub(held + suspended).min(within) / self.page;
             }
             if fresh > 0 {
                 return Ok(fresh.min(missing as u64) as usize);
@@ -250,8 +260,8 @@ impl<B: Backend> Core<B> {
             chosen.frames.extend(free);
         }
         let missing = chosen.count - chosen.frames.len();
-        if missing as u64 > budget.0.saturating_sub(held) / self.page {
-            return Err(Shortage::Memory(ExhaustedResource::Budget(budget)));
+        if missing as u64 > room / self.page {
+            return Err(Shortage::Memory(ExhaustedResource::Budget(chosen.budget)));
         }
         chosen.is_last = true;
         Ok(missing)
@@ -333,7 +343,7 @@ impl<B: Backend> Pool<B> {
         stream: Stream<'static>,
         (settled, turn): (bool, &mut Option<Mapping<'a, B>>),
     ) -> Result<(CoreGuard<'a, B>, BlockMemory, StreamIndex), Shortage> {
-        let budget = core.settings.budget;
+        let budget = core.ledger.budget();
         let size = rounded(request.size).ok_or(Shortage::Memory(ExhaustedResource::Budget(budget)))?;
         let request = Request { size, ..request };
         let retired = core.streams.retired;
@@ -375,7 +385,7 @@ impl<B: Backend> Pool<B> {
 
     /// Overwrites pages without the core.
     fn overwrite(&self, work: Overwriting) -> Result<CoreGuard<'_, B>, Shortage> {
-        let Owner { inner, backend, device, .. } = &*self.owner;
+        let Owner { inner, backend, memory: Properties { device, .. }, .. } = &*self.owner;
         let Overwriting { piece, space, base, page: size, pages, free_after } = work;
         let mut filled = 0;
         let result = pages.iter().try_for_each(|page| {

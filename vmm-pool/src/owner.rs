@@ -8,9 +8,9 @@ use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
 use crate::tags::Tag;
 use crate::thread_cache::{ThreadCache, ThreadCacheRef};
-use crate::{PoolError, Unfreed};
+use crate::{PoolError, PoolStats, Unfreed};
 use gpu_vmm_core::extend::event;
-use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Operation};
+use gpu_vmm_core::{Backend, Bytes, Error, Operation, Properties};
 use gpu_vmm_premap::PremapThread;
 use gpu_vmm_premap::extend::Registration;
 use gpu_vmm_premap::sync::thread::available_parallelism;
@@ -23,7 +23,8 @@ const THREAD_CACHES: usize = 64;
 pub(crate) struct Owner<B: Backend> {
     pub(crate) inner: Arc<Inner<B>>,
     pub(crate) backend: B,
-    pub(crate) device: DeviceId,
+    /// The properties of the memory.
+    pub(crate) memory: Properties,
     /// The size of the device's memory.
     pub(crate) total: Bytes,
     thread_caches: Box<[ThreadCacheRef<B>]>,
@@ -38,7 +39,7 @@ impl<B: Backend> Owner<B> {
     pub(crate) fn new(
         backend: &B,
         inner: Inner<B>,
-        (device, total): (DeviceId, Bytes),
+        (memory, total): (Properties, Bytes),
         calls: Callbacks,
         premap: Option<&PremapThread>,
     ) -> Self {
@@ -48,7 +49,7 @@ impl<B: Backend> Owner<B> {
         let thread_caches = (0..count).map(|_| ThreadCacheRef::new(ThreadCache::new(&inner))).collect();
         let foresee: Weak<Inner<B>> = Arc::downgrade(&inner);
         let premap = premap.map(|thread| thread.register(foresee));
-        Self { inner, backend, device, total, thread_caches, calls, premap, kept_blocks: KeptBlocks::new() }
+        Self { inner, backend, memory, total, thread_caches, calls, premap, kept_blocks: KeptBlocks::new() }
     }
 
     /// Returns the thread cache of a thread.
@@ -119,13 +120,13 @@ impl<B: Backend> Owner<B> {
         self.calls.out_of_memory.as_ref().is_some_and(|call| call(&self.stats(), size))
     }
 
-    /// Returns the error of a request that failed with a shortage.
+    /// Returns the error of a request that failed with a shortage. `kinds` has the statistics of all kinds, if there are several.
     pub(crate) fn tell(
         &self,
         operation: Operation,
         shortage: Shortage,
-        requested: Bytes,
-        tag: &Tag,
+        (requested, tag): (Bytes, &Tag),
+        kinds: impl FnOnce() -> Box<[(Properties, PoolStats)]>,
     ) -> Error {
         let (budget, of_environment, limit, is_capturing) = match self.inner.core(operation) {
             Ok(mut core) => {
@@ -134,13 +135,13 @@ impl<B: Backend> Owner<B> {
                     Shortage::Addresses { .. } | Shortage::Suspended | Shortage::Other(_)
                 );
                 let is_capturing = is_of_memory && core.streams.is_any_capturing();
-                let settings = &core.settings;
-                (settings.budget, settings.budget_of_environment, settings.addresses, is_capturing)
+                let ledger = &core.ledger;
+                (ledger.budget(), ledger.is_of_environment(), core.settings.addresses, is_capturing)
             }
             Err(error) => return error,
         };
         // After the question about captures, which the statistics count as a driver call.
-        let (device, name, stats) = (self.device, tag.name.clone(), Box::new(self.stats()));
+        let (device, name, stats) = (self.memory.device, tag.name.clone(), Box::new(self.stats()));
         let source_of = |source| match source {
             ExhaustedResource::Budget(budget) if of_environment => {
                 ExhaustedResource::BudgetOfEnvironment(budget)
@@ -159,9 +160,18 @@ impl<B: Backend> Owner<B> {
                     held = stats.held
                 );
                 let source = Box::new(source_of(source));
+                let kinds = kinds();
                 Error::of_extension(
                     operation,
-                    PoolError::OutOfMemory { requested, device, tag: name, stats, source, is_capturing },
+                    PoolError::OutOfMemory {
+                        requested,
+                        device,
+                        tag: name,
+                        stats,
+                        kinds,
+                        source,
+                        is_capturing,
+                    },
                 )
             }
             Shortage::Addresses { used, reserved } => Error::of_extension(
@@ -185,6 +195,7 @@ impl<B: Backend> Owner<B> {
                         device,
                         tag: name,
                         stats,
+                        kinds: kinds(),
                         source: Box::new(source_of(ExhaustedResource::Budget(budget))),
                         is_capturing,
                     },

@@ -20,7 +20,7 @@ impl<B: Backend> Core<B> {
         if !self.settings.plain {
             return Ok(());
         }
-        check_virtual_memory(operation, &self.backend, self.settings.device)
+        check_virtual_memory(operation, &self.backend, self.settings.memory.device)
     }
 
     /// Finds the place of a block in a chunk, or allocates a chunk for it. Its memory is not claimed yet.
@@ -60,7 +60,7 @@ impl<B: Backend> Core<B> {
 
     /// Makes room for a chunk within the budget, and counts its memory as held. Returns its size.
     fn expect_chunk(&mut self, request: Request) -> Result<u64, Shortage> {
-        let budget = self.settings.budget;
+        let budget = self.ledger.budget();
         let size = request.size.checked_next_multiple_of(self.page);
         let size = size
             .filter(|size| *size <= budget.0)
@@ -170,7 +170,7 @@ impl<'a, B: Backend> NewChunk<'a, B> {
         let mut new = Self { inner, request, chunk: None, pages: size / page };
         drop(core);
         loop {
-            let builder = Region::builder(&backend).on(settings.device).tag(&*name);
+            let builder = Region::builder(&backend).memory(settings.memory).tag(&*name);
             let region = builder.alignment(Bytes(page.max(request.alignment))).build();
             match region.and_then(|region| fill(region, Bytes(size), settings.scrub)) {
                 Ok(region) => {

@@ -4,26 +4,26 @@ use crate::Block;
 use crate::block_memory::BlockMemory;
 use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, aligned_class, class_of, size_of};
 use crate::core::{Core, PAGE, Request, Shortage};
+use crate::kinds::{Kinds, Waits};
+use crate::ledger::Ledger;
 use crate::mapping::Mapping;
 use crate::owner::Owner;
 use crate::plain::NewChunk;
 use crate::settings::{Callbacks, Settings};
-use crate::shared::Inner;
 use crate::slabs::slab_size;
 use crate::space::{UNIT, rounded};
 use crate::stream_order::StreamIndex;
 use crate::tags::Tag;
 use crate::thread_cache::body::{Body, Place, Ready};
 use crate::thread_cache::{Cache, ThreadCacheRef, batch_of};
-use crate::waits::Ladder;
-use gpu_vmm_core::extend::BlockOwner;
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, ErrorKind, Operation, Result, Stream};
 use gpu_vmm_premap::PremapThread;
 use gpu_vmm_premap::sync::thread_number;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// A memory pool of one device. Clones refer to the same pool.
+/// A memory pool of one device. Clones refer to the same pool. [`with_memory`](Self::with_memory) returns a handle of the same pool for
+/// another kind of memory, such as host memory.
 ///
 /// It does not implement `Allocator` for Rust's collections: [`suspend`](Self::suspend), a safe call, unmaps memory of live
 /// blocks, and CPUs have no access to the memory of a GPU's pool. [`Block`] and [`DeviceVec`](gpu_vmm_core::DeviceVec) own
@@ -53,13 +53,16 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug)]
 pub struct Pool<B: Backend> {
+    /// The kind of memory that this handle allocates.
     pub(crate) owner: Arc<Owner<B>>,
     pub(crate) tag: Arc<Tag>,
+    /// All kinds, which end after this handle's references to one of them.
+    pub(crate) kinds: Arc<Kinds<B>>,
 }
 
 impl<B: Backend> Clone for Pool<B> {
     fn clone(&self) -> Self {
-        Self { owner: Arc::clone(&self.owner), tag: Arc::clone(&self.tag) }
+        Self { owner: Arc::clone(&self.owner), tag: Arc::clone(&self.tag), kinds: Arc::clone(&self.kinds) }
     }
 }
 
@@ -89,20 +92,19 @@ impl<B: Backend> Pool<B> {
     pub(crate) fn make(
         backend: &B,
         settings: Settings,
+        ledger: Ledger,
         calls: Callbacks,
         premap: Option<PremapThread>,
     ) -> Result<Self> {
-        let of = (settings.device, settings.total);
-        let mut core = Core::new(backend, settings)?;
-        let tag = core.tags.named("")?;
-        let owner = Arc::new(Owner::new(backend, Inner::new(core), of, calls, premap.as_ref()));
-        let known: Arc<dyn BlockOwner> = Arc::<Owner<B>>::clone(&owner);
-        owner.inner.set_block_owner(Arc::downgrade(&known));
-        Ok(Self { owner, tag })
+        let kinds = Arc::new(Kinds::new(backend, settings, ledger, calls, premap)?);
+        let owner = Arc::clone(&kinds.first);
+        let tag = owner.inner.core(Operation::CreatePool)?.tags.named("")?;
+        Ok(Self { owner, tag, kinds })
     }
 
     /// Returns the same pool for blocks with a tag. Each tag has its own addresses, is suspended as a whole, and is listed
-    /// separately in snapshots.
+    /// separately in snapshots. A tag belongs to the [kind of memory](Self::with_memory) of this handle: the same name in two kinds is
+    /// two tags.
     ///
     /// A tag ends with its last handle and its last block. The pool releases its addresses when it makes another tag, when it
     /// runs out of addresses, and in [`trim`](Self::trim) to zero.
@@ -120,7 +122,7 @@ impl<B: Backend> Pool<B> {
                 owner.inner.core(operation)?.tags.named(tag)?
             }
         };
-        Ok(Self { owner: Arc::clone(owner), tag })
+        Ok(Self { owner: Arc::clone(owner), tag, kinds: Arc::clone(&self.kinds) })
     }
 
     /// Forgets a tag: its name is free for another tag at once. Handles and blocks of the tag stay valid. Its addresses are free when
@@ -279,7 +281,7 @@ impl<B: Backend> Pool<B> {
             return Err(Error::new(OPERATION, Detail::ZeroSize));
         }
         Alignment::new(alignment).ok_or_else(|| Error::new(OPERATION, Detail::BadAlignment { alignment }))?;
-        let (device, total) = (self.owner.device, self.owner.total);
+        let (device, total) = (self.owner.memory.device, self.owner.total);
         if size > total {
             return Err(Error::new(OPERATION, Detail::ExceedsDevice { requested: size, device, total }));
         }
@@ -303,12 +305,12 @@ impl<B: Backend> Pool<B> {
         })
     }
 
-    /// Takes memory from the core. If there is too little, waits for streams and fences, calls the callback, and tries again. Gives up
-    /// only after a round of waits that began after the last failure and during which no thread returned any memory, or after [`ROUNDS`].
+    /// Takes memory from the core. If there is too little, lets free memory of other kinds give way, waits for streams and fences, calls
+    /// the callback, and tries again. Gives up only after a round of waits that began after the last failure and during which no thread returned any memory, or after [`ROUNDS`].
     fn take(&self, wanted: &AllocRequest<'_, B>) -> Result<Ready<B>> {
         let size = wanted.size;
         let mut settled = false;
-        let mut ladder = Ladder::Streams;
+        let (mut waits, mut given) = (Waits::new(), 0);
         let (mut chunk, mut turn, mut is_reserved) = (None, None, false);
         let (mut returned, mut rounds) = (0, 0);
         loop {
@@ -344,33 +346,45 @@ impl<B: Backend> Pool<B> {
                 Err(shortage) => shortage,
             };
             (turn, is_reserved) = (None, false);
-            if matches!(ladder, Ladder::Streams) {
-                returned = self.owner.inner.core(OPERATION)?.returned();
+            if waits.are_at_start() {
+                returned = self.kinds.returned(OPERATION)?;
             }
+            let of_others = (&shortage, size);
             match shortage {
                 Shortage::Caches if !settled => self.owner.settle(OPERATION, |_, _| true)?,
-                shortage
-                    if can_end(&shortage)
-                        && ladder.climb(&self.owner.inner, &self.owner.backend, OPERATION)? => {}
+                _ if self.kinds.give_way(&self.owner, OPERATION, of_others, &mut given)? => {}
+                ref shortage if can_end(shortage) && waits.climb(&self.kinds, &self.owner, OPERATION)? => {}
                 // Other threads may free for ever what does not suffice.
-                shortage
-                    if can_end(&shortage)
-                        && rounds < ROUNDS
-                        && self.owner.inner.core(OPERATION)?.may_serve(size, returned) =>
-                {
+                ref shortage if can_end(shortage) && rounds < ROUNDS && self.may_serve(size, returned)? => {
                     rounds += 1;
-                    ladder = Ladder::Streams;
+                    waits = Waits::new();
                     self.owner.settle(OPERATION, |_, _| true)?;
                 }
-                shortage if can_end(&shortage) && self.owner.call_for_memory(size) => {
+                ref shortage if can_end(shortage) && self.owner.call_for_memory(size) => {
                     // The memory that the callback freed can still be in use by a stream: wait for it.
-                    ladder = Ladder::Streams;
+                    waits = Waits::new();
                     self.owner.settle(OPERATION, |_, _| true)?;
                 }
-                shortage => return Err(self.owner.tell(OPERATION, shortage, size, &self.tag)),
+                shortage => return Err(self.tell(OPERATION, shortage, size, &self.tag)),
             }
             settled = true;
         }
+    }
+
+    /// Returns true if a request may be served now: memory was returned since `returned` was read, and the budget allows the size.
+    fn may_serve(&self, size: Bytes, returned: u64) -> Result<bool> {
+        Ok(size <= self.kinds.ledger.budget() && self.kinds.returned(OPERATION)? != returned)
+    }
+
+    /// Returns the error of a call that failed with a shortage.
+    pub(crate) fn tell(
+        &self,
+        operation: Operation,
+        shortage: Shortage,
+        requested: Bytes,
+        tag: &Tag,
+    ) -> Error {
+        self.owner.tell(operation, shortage, (requested, tag), || self.kinds.several())
     }
 
     /// Takes memory from the core, if it has any. A new chunk serves this request first.

@@ -1,6 +1,7 @@
 //! Registrations of streams, and forgetting of streams.
 #![allow(unsafe_code)] // the caller promises that the stream stays live
 
+use crate::owner::Owner;
 use crate::stream_order::StreamIndex;
 use crate::{Block, BlockRequest, Pool};
 use gpu_vmm_core::{Backend, Bytes, Detail, Error, Operation, Result, Stream};
@@ -21,7 +22,8 @@ pub struct PoolStream<B: Backend> {
 }
 
 impl<B: Backend> Pool<B> {
-    /// Registers a stream until the result is dropped. A program that creates and destroys streams registers each one.
+    /// Registers a stream until the result is dropped, with this handle's [kind](Pool::with_memory) of memory. The other kinds serve it
+    /// too, and forget it when the result is dropped. A program that creates and destroys streams registers each one.
     /// [`Pool::alloc`] needs streams that exist for as long as the process runs.
     ///
     /// # Safety
@@ -51,7 +53,15 @@ impl<B: Backend> Pool<B> {
     /// [`Capturing`](Detail::Capturing) if the stream captures: it is not forgotten then.
     pub fn forget_stream(&self, stream: Stream<'static>) -> Result<()> {
         let operation = Operation::UnregisterStream;
-        let mut core = self.owner.inner.core(operation)?;
+        self.owner.forget_stream(operation, stream)?;
+        self.kinds.forget_stream(operation, &self.owner, stream)
+    }
+}
+
+impl<B: Backend> Owner<B> {
+    /// Forgets a stream of one kind of memory, as [`Pool::forget_stream`] does.
+    pub(crate) fn forget_stream(&self, operation: Operation, stream: Stream<'static>) -> Result<()> {
+        let mut core = self.inner.core(operation)?;
         let Some(index) = core.streams.known(stream) else { return Ok(()) };
         if core.streams.is_registered(index) {
             return Ok(());
@@ -59,7 +69,7 @@ impl<B: Backend> Pool<B> {
         if !stream.is_default() && core.streams.captures(usize::from(index)) {
             return Err(Error::new(operation, Detail::Capturing { source: None }));
         }
-        self.owner.retire(&mut core, index);
+        self.retire(&mut core, index);
         Ok(())
     }
 }
@@ -94,7 +104,7 @@ impl<B: Backend> PoolStream<B> {
         self.pool.request(size).stream(self.stream)
     }
 
-    /// Records that work on this stream uses a block, as [`Block::record_use`] does.
+    /// Records that work on this stream uses a block of any [kind](Pool::with_memory), as [`Block::record_use`] does.
     ///
     /// # Errors
     ///
@@ -103,6 +113,9 @@ impl<B: Backend> PoolStream<B> {
         let (operation, inner) = (Operation::RecordUse, &self.pool.owner.inner);
         inner.process.check(operation)?;
         if !Arc::ptr_eq(inner, block.inner()) {
+            if self.pool.kinds.all().iter().any(|owner| Arc::ptr_eq(&owner.inner, block.inner())) {
+                return block.record_use(self.stream);
+            }
             let (theirs, ours) = ("another pool".to_owned(), "the pool of the stream".to_owned());
             return Err(Error::new(operation, Detail::ForeignHandle { theirs, ours }));
         }
@@ -118,5 +131,7 @@ impl<B: Backend> Drop for PoolStream<B> {
         if core.streams.unregister(self.index) {
             self.pool.owner.retire(&mut core, self.index);
         }
+        drop(core);
+        self.pool.kinds.retire_stream(&self.pool.owner, self.stream);
     }
 }

@@ -26,7 +26,7 @@ impl<B: Backend> PremapWork for Inner<B> {
 impl<B: Backend> Core<B> {
     /// Returns some pages behind the highest block of a tag, and their space; none if nothing is left to map.
     fn to_premap(&self) -> Option<(usize, Range<usize>)> {
-        let room = self.settings.budget.0.saturating_sub(self.held()) / self.page;
+        let room = self.room(self.ledger.budget()) / self.page;
         let most = STEP.min(usize::try_from(room).unwrap_or(STEP));
         let mut pages = self.spaces.iter().enumerate().map(|(index, space)| {
             let serves = !space.is_small() && self.check_active(space.tag).is_ok();
@@ -44,6 +44,11 @@ impl<B: Backend> Mapping<'_, B> {
         let Some((space, pages)) = core.to_premap() else { return Ok(false) };
         core.spaces[space].add_pages(pages.end);
         let (pages, tag): (Vec<_>, _) = (pages.collect(), core.spaces[space].tag);
+        let budget = core.ledger.budget();
+        if !core.expect(pages.len() as u64, budget) {
+            // Another kind of memory has taken the budget since.
+            return Ok(false);
+        }
         let mut new = Claimed { mapping: self, frames: Vec::new(), are_new: true };
         let (mut core, refused) = self.create(core, (pages.len(), tag), &mut new.frames)?;
         let mapped = match refused {

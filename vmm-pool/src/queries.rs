@@ -9,23 +9,26 @@ use crate::snapshot::{
 use crate::space::{RangeInfo, Space};
 use crate::{BinStats, BlockInfo, Pool, PoolStats, Unfreed};
 use gpu_vmm_core::extend::BlockOwner;
-use gpu_vmm_core::{Address, AddressRange, Backend, BlockAt, Bytes, Operation};
+use gpu_vmm_core::{Address, AddressRange, Backend, BlockAt, Bytes, Operation, Properties};
 use std::collections::{BTreeMap, HashSet};
 
 impl<B: Backend> Pool<B> {
-    /// Returns the live block that contains an address. Meant for occasional use: it searches every thread cache.
+    /// Returns the live block that contains an address, of any [kind](Pool::with_memory) of the pool. Meant for occasional use: it
+    /// searches every thread cache.
     #[must_use]
     pub fn find(&self, address: Address) -> Option<BlockInfo> {
-        self.owner.find(address)
+        self.owner.inner.process.check(Operation::FindBlock).ok()?;
+        self.kinds.all().iter().find_map(|owner| owner.find(address))
     }
 
-    /// Returns the pool's statistics. It delays other threads no longer than an allocation does.
+    /// Returns the pool's statistics, of this handle's [kind](Pool::with_memory) of memory alone: [`kinds`](Pool::kinds) has those of each
+    /// kind. It delays other threads no longer than an allocation does.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.owner.stats()
     }
 
-    /// Returns a snapshot of the pool. `gpu-vmm report` draws its JSON form.
+    /// Returns a snapshot of the pool's memory of this handle's [kind](Pool::with_memory). `gpu-vmm report` draws its JSON form.
     #[must_use]
     pub fn snapshot(&self) -> PoolSnapshot {
         let stats = self.owner.stats();
@@ -42,11 +45,16 @@ impl<B: Backend> Pool<B> {
         }
     }
 
-    /// Returns the live blocks with the place of their allocation, by address; none if the pool was built without
+    /// Returns the live blocks of all [kinds](Pool::with_memory) with the place of their allocation, by address; none if the pool was built without
     /// [`debug`](crate::PoolBuilder::debug).
     #[must_use]
     pub fn unfreed(&self) -> Vec<Unfreed> {
-        self.owner.unfreed()
+        if !self.owner.inner.process.is_this() {
+            return Vec::new();
+        }
+        let mut all: Vec<_> = self.kinds.all().iter().flat_map(|owner| owner.unfreed()).collect();
+        all.sort_by_key(|one| one.address);
+        all
     }
 }
 
@@ -144,7 +152,8 @@ impl<B: Backend> Core<B> {
             base: Address(base),
             capacity: Bytes(size),
             offset: Bytes(address.0 - base),
-            device: self.settings.device,
+            device: self.settings.memory.device,
+            memory: self.settings.memory,
             stream: self.streams.stream(stream),
             tag: tag.name.clone(),
             suspended: tag.is_suspended() || space.is_suspended(),
@@ -152,8 +161,14 @@ impl<B: Backend> Core<B> {
     }
 
     fn snapshot(&self, stats: PoolStats, cached: &HashSet<u64>) -> PoolSnapshot {
-        let device = self.backend.devices().get(self.settings.device.0 as usize);
-        let device = device.map(|device| format!("{} {}: {}", self.backend.vendor(), device.id, device.name));
+        let memory = self.settings.memory;
+        let device = self.backend.devices().get(memory.device.0 as usize);
+        let kind = match memory == Properties::on(memory.device) {
+            true => String::new(),
+            false => format!("; {memory}"),
+        };
+        let device =
+            device.map(|device| format!("{} {}: {}{kind}", self.backend.vendor(), device.id, device.name));
         PoolSnapshot {
             version: PoolSnapshot::VERSION,
             device: device.unwrap_or_default(),

@@ -21,7 +21,7 @@ impl<B: Backend> Pool<B> {
     }
 
     fn kept(&self, operation: Operation, address: Address) -> Result<MutexGuard<'_, Shard<B>>> {
-        self.owner.kept_blocks.shard(self.owner.inner.process, operation, address)
+        self.kinds.first.kept_blocks.shard(self.owner.inner.process, operation, address)
     }
 
     /// Frees a block that the pool [keeps](Pool::keep).

@@ -4,7 +4,7 @@ use crate::pool::DEFAULT_ALIGNMENT;
 use crate::{Block, Pool};
 #[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
-use gpu_vmm_core::{Backend, Bytes, Result, Stream};
+use gpu_vmm_core::{Backend, Bytes, Properties, Result, Stream};
 
 /// A request for a [`Block`] that is not allocated yet. [`Pool::request`] returns it.
 ///
@@ -27,13 +27,15 @@ pub struct BlockRequest<'a, B: Backend> {
     alignment: Bytes,
     stream: Stream<'static>,
     tag: Option<&'a str>,
+    memory: Option<Properties>,
 }
 
 impl<B: Backend> Pool<B> {
     /// Begins a request for a block of at least `size` bytes, for the default stream and with this pool's tag.
     #[inline]
     pub fn request(&self, size: Bytes) -> BlockRequest<'_, B> {
-        BlockRequest { pool: self, size, alignment: DEFAULT_ALIGNMENT, stream: Stream::DEFAULT, tag: None }
+        let (alignment, stream) = (DEFAULT_ALIGNMENT, Stream::DEFAULT);
+        BlockRequest { pool: self, size, alignment, stream, tag: None, memory: None }
     }
 }
 
@@ -60,6 +62,13 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
         Self { tag: Some(tag), ..self }
     }
 
+    /// Requests memory with these properties instead of the pool's own, as [`Pool::with_memory`] does. The kind is looked up for each
+    /// request: for many blocks of one kind, allocate from that handle.
+    #[inline]
+    pub fn memory(self, properties: Properties) -> Self {
+        Self { memory: Some(properties), ..self }
+    }
+
     /// Allocates the block.
     ///
     /// The block may use memory that earlier work of the stream still uses, since the device runs the stream's work in order.
@@ -84,34 +93,39 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
     #[track_caller]
     #[inline]
     pub fn alloc(self) -> Result<Block<B>> {
-        match self.tag {
-            None => self.pool.alloc_as(self.size, self.alignment, self.stream),
-            Some(tag) => self.pool.tagged(tag)?.alloc_as(self.size, self.alignment, self.stream),
+        let Self { pool, size, alignment, stream, tag, memory } = self;
+        match (memory, tag) {
+            (None, None) => pool.alloc_as(size, alignment, stream),
+            (None, Some(tag)) => pool.tagged(tag)?.alloc_as(size, alignment, stream),
+            (Some(memory), None) => pool.with_memory(memory)?.alloc_as(size, alignment, stream),
+            (Some(memory), Some(tag)) => {
+                pool.with_memory(memory)?.tagged(tag)?.alloc_as(size, alignment, stream)
+            }
         }
     }
 
     /// Allocates a block that this thread's cache holds, or the large one that was freed last: the fast path of
-    /// [`BlockRequest::alloc`] alone. Returns none if neither is such a block, or if the request names a tag, is invalid, or is for a
+    /// [`BlockRequest::alloc`] alone. Returns none if neither is such a block, or if the request names a tag or memory, is invalid, or is for a
     /// stream that captures; `alloc` then serves the request or reports the error.
     #[must_use]
     #[track_caller]
     #[inline]
     pub fn alloc_cached(self) -> Option<Block<B>> {
-        match self.tag {
-            None => self.pool.alloc_cached(self.size, self.alignment, self.stream),
-            Some(_) => None,
+        match (self.memory, self.tag) {
+            (None, None) => self.pool.alloc_cached(self.size, self.alignment, self.stream),
+            _ => None,
         }
     }
 
     /// Allocates a block from memory that is free and mapped, without mapping or creating any. Returns none if the pool has no
-    /// such memory at one place, or if the request names a tag or is invalid; `alloc` then serves the request or reports the
+    /// such memory at one place, or if the request names a tag or memory or is invalid; `alloc` then serves the request or reports the
     /// error. A caller that knows of blocks that it can free calls this first, frees them, and then calls `alloc`.
     #[must_use]
     #[track_caller]
     pub fn alloc_mapped(self) -> Option<Block<B>> {
-        match self.tag {
-            None => self.pool.alloc_mapped(self.size, self.alignment, self.stream),
-            Some(_) => None,
+        match (self.memory, self.tag) {
+            (None, None) => self.pool.alloc_mapped(self.size, self.alignment, self.stream),
+            _ => None,
         }
     }
 }

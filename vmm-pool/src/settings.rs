@@ -1,21 +1,19 @@
 //! The settings and callbacks of a pool.
 
 use crate::{PoolStats, Unfreed};
-use gpu_vmm_core::{Bytes, DeviceId};
+use gpu_vmm_core::{Access, Bytes, Grant, Properties};
 use std::fmt;
 use std::sync::Arc;
 
-/// The settings of a pool.
+/// The settings of a pool, for one kind of its memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) device: DeviceId,
-    /// The devices that have access to the memory: its own, and others that were allowed to.
-    pub(crate) access: Vec<DeviceId>,
+    /// The properties of the memory.
+    pub(crate) memory: Properties,
+    /// The devices that have access to the memory: its own first, and others that were allowed to.
+    pub(crate) access: Vec<Grant>,
     /// The size of the device's memory.
     pub(crate) total: Bytes,
-    pub(crate) budget: Bytes,
-    /// True if the budget comes from the environment variable.
-    pub(crate) budget_of_environment: bool,
     pub(crate) keep: Bytes,
     /// The requested page size, zero for the default; the pool uses at least the granularity and 2 MiB.
     pub(crate) page: Bytes,
@@ -23,7 +21,7 @@ pub(crate) struct Settings {
     /// The most addresses that the pool may reserve.
     pub(crate) addresses: Bytes,
     pub(crate) scrub: bool,
-    /// True if new memory can be exported to other processes of the machine.
+    /// True if new memory can be exported to other processes of the machine, unless the driver refuses that.
     pub(crate) shareable: bool,
     /// True if the device has no virtual memory management: the pool consists of plain allocations.
     pub(crate) plain: bool,
@@ -33,6 +31,12 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Returns the settings for another kind of memory.
+    pub(crate) fn of(&self, memory: Properties) -> Self {
+        let access = vec![Grant { device: memory.device, access: Access::ReadWrite }];
+        Self { memory, access, shareable: false, ..self.clone() }
+    }
+
     /// Returns by how many bytes the pool may exceed the most memory that was ever needed at one time. Up to that limit it
     /// creates new memory instead of mapping free memory at further addresses, since each mapping takes time again. If the
     /// pool serves several streams, memory is spread over them and is reused less often at the same addresses.
@@ -70,11 +74,9 @@ mod tests {
     #[test]
     fn slack_is_percentage_of_need() {
         let settings = |slack| Settings {
-            device: DeviceId(0),
+            memory: Properties::on(gpu_vmm_core::DeviceId(0)),
             access: Vec::new(),
             total: Bytes::ZERO,
-            budget: Bytes::ZERO,
-            budget_of_environment: false,
             keep: Bytes::ZERO,
             page: Bytes::ZERO,
             slack,

@@ -166,7 +166,7 @@ impl<B: Backend> Drop for CoreGuard<'_, B> {
     fn drop(&mut self) {
         let core = &self.core;
         let ends = !self.leaving.is_turn && (core.trims || !core.leaving.is_empty());
-        if ends || !core.released.is_empty() {
+        if ends || core.is_off_ledger() || !core.released.is_empty() {
             self.leave();
         }
     }
@@ -179,9 +179,13 @@ impl<B: Backend> CoreGuard<'_, B> {
         let Self { core, leaving, .. } = self;
         let mut left = Box::new(LeavingMemory {
             memory: std::mem::take(&mut core.released),
+            gone: core.note_in_ledger(),
             chunks: Vec::new(),
             trims: false,
         });
+        if left.gone > 0 {
+            core.ongoing.begin();
+        }
         if !leaving.is_turn {
             left.chunks = std::mem::take(&mut core.leaving);
             left.trims = std::mem::take(&mut core.trims);
@@ -204,6 +208,8 @@ struct Leaving<'a, B: Backend> {
 #[derive(Debug)]
 struct LeavingMemory<B: Backend> {
     memory: Vec<PhysicalMemory<B>>,
+    /// The bytes that the ledger still counts.
+    gone: u64,
     chunks: Vec<Chunk<B>>,
     /// True if free memory is above a limit.
     trims: bool,
@@ -221,11 +227,18 @@ impl<B: Backend> Drop for Leaving<'_, B> {
 impl<B: Backend> Leaving<'_, B> {
     /// Frees what has left.
     #[cold]
-    fn end(&self, LeavingMemory { memory, chunks, trims }: LeavingMemory<B>) {
+    fn end(&self, LeavingMemory { memory, gone, chunks, trims }: LeavingMemory<B>) {
         drop(memory);
         if !chunks.is_empty() {
             drop(chunks);
             lock(&self.inner.core).ongoing.end();
+            self.inner.wake();
+        }
+        if gone > 0 {
+            let mut core = lock(&self.inner.core);
+            core.ledger.give_back(gone);
+            core.ongoing.end();
+            drop(core);
             self.inner.wake();
         }
         if trims && let Err(error) = self.inner.trim_to_limit() {

@@ -12,7 +12,7 @@ use crate::shared::{CoreGuard, Inner};
 use crate::tags::{Tag, TagState};
 use crate::{Pool, PoolError};
 use gpu_vmm_core::extend::span;
-use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Operation, Region, Result, WaitFor};
+use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Grant, Operation, Region, Result, WaitFor};
 use gpu_vmm_premap::sync::PoisonError;
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl<B: Backend> Pool<B> {
     ) -> Result<Bytes> {
         let inner = &*self.owner.inner;
         self.owner.settle(operation, |index, _| index == tag.index)?;
-        done.wait(&self.owner.backend, || std::iter::once(self.owner.device))?;
+        done.wait(&self.owner.backend, || std::iter::once(self.owner.memory.device))?;
         // Waits for copies that have begun. No other one begins: it looks at the tag's state first.
         drop(tag.copies.write().unwrap_or_else(PoisonError::into_inner));
         let mut away = Away::new(inner, operation);
@@ -86,10 +86,10 @@ impl<B: Backend> Pool<B> {
                 let pages = core.to_unmap(tag.index);
                 if pages.is_empty() {
                     away.take_active(&mut core, tag.index);
-                    let allowed = core.settings.access.len();
+                    let allowed = core.settings.access.clone();
                     drop(core);
                     drop(mapping);
-                    return self.suspend_away(operation, tag, away, store, allowed);
+                    return self.suspend_away(operation, tag, away, store, &allowed);
                 }
                 // Other threads may free blocks meanwhile.
                 core = mapping.unmap(core, pages)?;
@@ -109,7 +109,7 @@ impl<B: Backend> Pool<B> {
         tag: &Tag,
         mut away: Away<'_, B>,
         store: &BackingStore<B>,
-        allowed: usize,
+        allowed: &[Grant],
     ) -> Result<Bytes> {
         let mut total = Bytes::ZERO;
         let mut failed = None;
@@ -187,12 +187,21 @@ impl<B: Backend> Pool<B> {
             drop(inner.core_after_work(operation)?);
             result = self.resume_now(operation, &tag, &mut total);
         }
-        while matches!(&result, Err(shortage) if shortage.is_memory()) && inner.wait_for_others(operation)? {
+        let mut rounds = 0;
+        while let Err(shortage) = &result
+            && shortage.is_memory()
+        {
+            let missing = inner.core(operation)?.missing(tag.index);
+            if !self.kinds.give_way(&self.owner, operation, (shortage, missing), &mut rounds)?
+                && !inner.wait_for_others(operation)?
+            {
+                break;
+            }
             result = self.resume_now(operation, &tag, &mut total);
         }
         if let Err(shortage) = result {
             let missing = inner.core(operation)?.missing(tag.index);
-            return Err(self.owner.tell(operation, shortage, missing, &tag));
+            return Err(self.tell(operation, shortage, missing, &tag));
         }
         transition.ends = Some(TagState::Active);
         Ok(total)
@@ -218,7 +227,8 @@ impl<B: Backend> Pool<B> {
         away.put_back(&mut core);
         resumed?;
         // Devices that were allowed meanwhile have no access yet.
-        mapping.allow_tag(core, tag.index, 1)?;
+        let own = core.settings.access[..1].to_vec();
+        mapping.allow_tag(core, tag.index, &own)?;
         Ok(())
     }
 
@@ -342,7 +352,7 @@ impl<B: Backend> Core<B> {
 }
 
 impl<'a, B: Backend> Mapping<'a, B> {
-    /// Ensures that the pool can hold `memory` more within its budget.
+    /// Ensures that the pool can hold `memory` more within its budget, and counts it as held.
     fn make_room(
         &self,
         mut core: CoreGuard<'a, B>,
@@ -352,19 +362,21 @@ impl<'a, B: Backend> Mapping<'a, B> {
         if memory.is_zero() {
             return Ok(core);
         }
-        let budget = core.settings.budget;
+        let budget = core.ledger.budget();
         let shortage = Shortage::Memory(ExhaustedResource::Budget(budget));
         let Some(most) = budget.0.checked_sub(memory.0) else { return Err(shortage) };
-        if core.held() > most {
-            let used = core.held() - core.frames.free() as u64 * core.page;
+        if core.held_by_all() > most {
+            let used = core.held_by_all() - core.frames.free() as u64 * core.page;
             core = self.trim(core, most.saturating_sub(used))?.0;
         }
-        if core.held() > most { Err(shortage) } else { Ok(core) }
+        let pages = memory.0 / core.page;
+        if core.expect(pages, budget) { Ok(core) } else { Err(shortage) }
     }
 
-    /// Gives the devices that were allowed from number `first` on access to a tag's memory.
-    fn allow_tag(&self, mut core: CoreGuard<'a, B>, tag: u16, first: usize) -> Result<()> {
-        let devices = core.settings.access.get(first..).unwrap_or_default().to_vec();
+    /// Gives devices access to a tag's memory that do not have the access among the `allowed` ones.
+    fn allow_tag(&self, mut core: CoreGuard<'a, B>, tag: u16, allowed: &[Grant]) -> Result<()> {
+        let devices = core.settings.access.iter().filter(|grant| !allowed.contains(grant));
+        let devices: Vec<_> = devices.copied().collect();
         for space in core.tags.spaces(tag) {
             core = self.allow(core, space, &devices)?;
         }

@@ -176,13 +176,13 @@ impl<'a, B: Backend> Mapping<'a, B> {
     fn reserve(&self, request: Request, group: Group) -> Result<Region<B>, Shortage> {
         let core = self.core()?;
         let (mut size, least) = core.plan_space(request, group)?;
-        let (backend, page, device) = (core.backend.clone(), core.page, core.settings.device);
+        let (backend, page, memory) = (core.backend.clone(), core.page, core.settings.memory);
         let name = core.tags.get(request.tag).name.clone();
         drop(core);
         let mut calls = DriverCalls::default();
         let result = loop {
             calls.other += 1;
-            let builder = Region::builder(&backend).on(device).tag(&*name).alignment(Bytes(page));
+            let builder = Region::builder(&backend).memory(memory).tag(&*name).alignment(Bytes(page));
             match builder.reserve(Bytes(size)).build() {
                 Err(error)
                     if size / 2 >= least

@@ -4,13 +4,14 @@ use crate::Pool;
 use crate::core::Core;
 use crate::frames::{FrameIndex, PageAddress};
 use crate::mapping::{Claimed, Mapping};
+use crate::owner::Owner;
 use crate::shared::{CoreGuard, Inner};
 use gpu_vmm_core::extend::{event, span};
 use gpu_vmm_core::{Backend, Bytes, Operation, Result};
 
 impl<B: Backend> Pool<B> {
-    /// Returns free memory to the driver until the pool keeps no more than `keep` of it. Returns the size of the released
-    /// memory. Memory in thread caches counts as free. Waits for the streams that used the memory, and for the devices only
+    /// Returns free memory to the driver until the pool keeps no more than `keep` of it, of all [kinds](Pool::with_memory) together; the
+    /// kind that was added last returns its memory first. Returns the size of the released memory. Memory in thread caches counts as free. Waits for the streams that used the memory, and for the devices only
     /// if no event covers the last frees of a stream. Memory that a capturing stream has used stays.
     ///
     /// HIP 7.1 and 7.2 keep memory as long as addresses are reserved that it was mapped at. On these versions, released
@@ -20,11 +21,27 @@ impl<B: Backend> Pool<B> {
     ///
     /// The driver's error. Memory that was released before the error stays released.
     pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
-        let (operation, inner) = (Operation::Trim, &self.owner.inner);
-        self.owner.settle(operation, |_, _| true)?;
+        self.owner.inner.process.check(Operation::Trim)?;
+        let (mut keep, mut released) = (keep.0, Bytes::ZERO);
+        // The kind that was added last gives way first: the others keep what they may.
+        for owner in self.kinds.all() {
+            let (kept, gone) = owner.trim(keep)?;
+            keep = keep.saturating_sub(kept);
+            released += gone;
+        }
+        Ok(released)
+    }
+}
+
+impl<B: Backend> Owner<B> {
+    /// Returns free memory to the driver as [`Pool::trim`] does. Returns what is still free, and what was released.
+    fn trim(&self, keep: u64) -> Result<(u64, Bytes)> {
+        let (operation, inner) = (Operation::Trim, &self.inner);
+        self.settle(operation, |_, _| true)?;
         drop(inner.core_after_work(operation)?);
         let mapping = inner.mapping(operation)?;
-        mapping.trim(mapping.core()?, keep.0).map(|(_, released)| released)
+        let (core, released) = mapping.trim(mapping.core()?, keep)?;
+        Ok((core.frames.free() as u64 * core.page, released))
     }
 }
 
@@ -40,7 +57,7 @@ impl<B: Backend> Core<B> {
     /// Returns the most free memory that the pool may keep, if it keeps more.
     #[inline]
     fn most_free(&self) -> Option<u64> {
-        if self.settings.keep.0 == u64::MAX && self.held() <= self.settings.budget.0 {
+        if self.settings.keep.0 == u64::MAX && !self.exceeds_budget() {
             return None;
         }
         let most = self.settings.keep.0.min(self.free_within_budget());

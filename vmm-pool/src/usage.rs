@@ -5,7 +5,10 @@ use crate::core::Core;
 use crate::space::Space;
 use crate::{Pool, PoolError};
 use gpu_vmm_core::extend::check_reach;
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Operation, PhysicalMemory, Properties, Result};
+use gpu_vmm_core::{
+    Access, Address, Backend, Bytes, Capability, Detail, DeviceId, Error, Feature, Grant, Operation,
+    PhysicalMemory, Result,
+};
 
 /// Amounts of a pool's memory that can be read often: [`Pool::usage`] visits no thread cache. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,13 +63,13 @@ pub struct MemoryRun {
 }
 
 impl<B: Backend> Pool<B> {
-    /// Returns the amounts of the pool's memory; all zeros in a forked child.
+    /// Returns the amounts of the pool's memory of this handle's [kind](Pool::with_memory); all zeros in a forked child.
     #[must_use]
     pub fn usage(&self) -> PoolUsage {
         self.owner.inner.core(Operation::QueryPool).map_or_else(|_| PoolUsage::default(), |core| core.usage())
     }
 
-    /// Sets the peak of the held memory to what the pool holds now. [`PoolStats::peak_held`](crate::PoolStats::peak_held)
+    /// Sets the peak of the held memory to what the pool holds now, of this handle's [kind](Pool::with_memory). [`PoolStats::peak_held`](crate::PoolStats::peak_held)
     /// follows.
     ///
     /// # Errors
@@ -78,8 +81,9 @@ impl<B: Backend> Pool<B> {
         Ok(())
     }
 
-    /// Gives another device read and write access to all memory of the pool, present and future. Each such device costs time
-    /// whenever memory is mapped. A device that has access keeps it.
+    /// Gives another device, or [the host](DeviceId::HOST), read and write access to all memory of this handle's
+    /// [kind](Pool::with_memory), present and future. Each such device costs time whenever memory is mapped. A device that has access
+    /// keeps it.
     ///
     /// # Errors
     ///
@@ -88,22 +92,64 @@ impl<B: Backend> Pool<B> {
     /// [`PeerUnreachable`](gpu_vmm_core::Detail::PeerUnreachable), [`NoSuchDevice`](gpu_vmm_core::Detail::NoSuchDevice) or the driver's error: memory that
     /// is mapped later is then out of the device's reach. [`Forked`](gpu_vmm_core::Detail::Forked) in a forked child.
     pub fn allow_access(&self, device: DeviceId) -> Result<()> {
-        let mapping = self.owner.inner.mapping(Operation::SetAccess)?;
+        self.allow_access_as(device, Access::ReadWrite)
+    }
+
+    /// Gives another device access to all memory as [`allow_access`](Pool::allow_access) does, for instance to read it only. A device
+    /// that has this access or more keeps what it has, also if `access` is [`Access::None`]. A device that has less keeps it too: work may
+    /// use the memory while a driver changes it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`allow_access`](Pool::allow_access); [`Unsupported`](gpu_vmm_core::Detail::Unsupported) if the driver has no
+    /// [read-only access](Feature::ReadOnlyAccess), or if the device has less access already.
+    pub fn allow_access_as(&self, device: DeviceId, access: Access) -> Result<()> {
+        let operation = Operation::SetAccess;
+        // Without the core: it may try the access.
+        self.check_access(operation, access)?;
+        let mapping = self.owner.inner.mapping(operation)?;
         let mut core = mapping.core()?;
-        if core.settings.access.contains(&device) {
+        let has = core.settings.access.iter().find(|grant| grant.device == device);
+        let has = has.map_or(Access::None, |grant| grant.access);
+        if access.is_within(has) {
             return Ok(());
         }
-        core.check_virtual(Operation::SetAccess)?;
-        // A pool without addresses makes no driver call here: without this check, each later allocation would fail.
-        check_reach(&core.backend, Operation::SetAccess, device, &Properties::on(core.settings.device))?;
-        for space in 0..core.spaces.len() {
-            core = mapping.allow(core, space, &[device])?;
+        if has != Access::None {
+            // The driver removes the access for a moment, while work may use the memory.
+            let reason = format!(
+                "{device} has {has} access to the memory of the pool already, which cannot change to {access}"
+            );
+            return Err(Error::new(operation, Detail::Unsupported { reason }));
         }
-        core.settings.access.push(device);
+        core.check_virtual(operation)?;
+        // A pool without addresses makes no driver call here: without this check, each later allocation would fail.
+        check_reach(&core.backend, operation, device, &core.settings.memory)?;
+        let grant = Grant { device, access };
+        for space in 0..core.spaces.len() {
+            core = mapping.allow(core, space, &[grant])?;
+        }
+        core.settings.access.push(grant);
         Ok(())
     }
 
-    /// Returns the physical memory of the pages that contain a part of a block, in order, and the distance of the part from the
+    /// Refuses read-only access if the driver has none.
+    fn check_access(&self, operation: Operation, access: Access) -> Result<()> {
+        if access != Access::Read {
+            return Ok(());
+        }
+        self.owner.inner.process.check(operation)?;
+        let capabilities = self.owner.backend.capabilities(self.owner.memory.device)?;
+        let missing = |found: &Capability| found.feature == Feature::ReadOnlyAccess && !found.available;
+        match capabilities.into_iter().find(missing) {
+            None => Ok(()),
+            Some(found) => {
+                let reason = format!("read-only access: {}", found.note);
+                Err(Error::new(operation, Detail::Unsupported { reason }))
+            }
+        }
+    }
+
+    /// Returns the physical memory of the pages that contain a part of a block of any [kind](Pool::with_memory), in order, and the distance of the part from the
     /// beginning of the first page. The memory outlives the block, and other blocks may lie in it.
     ///
     /// # Errors
@@ -112,14 +158,17 @@ impl<B: Backend> Pool<B> {
     /// [`NotABlock`](crate::PoolError::NotABlock) if memory of the pool is not mapped in the whole part;
     /// [`Forked`](gpu_vmm_core::Detail::Forked).
     pub fn memory_at(&self, address: Address, size: Bytes) -> Result<(Vec<PhysicalMemory<B>>, Bytes)> {
-        let core = self.owner.inner.core(Operation::ExportMemory)?;
-        core.check_virtual(Operation::ExportMemory)?;
-        core.memory_at(address.0, size.0).ok_or_else(|| {
-            Error::of_extension(Operation::ExportMemory, PoolError::NotABlock { address, inside: None })
-        })
+        let operation = Operation::ExportMemory;
+        self.owner.inner.core(operation)?.check_virtual(operation)?;
+        for owner in self.kinds.all() {
+            if let Some(found) = owner.inner.core(operation)?.memory_at(address.0, size.0) {
+                return Ok(found);
+            }
+        }
+        Err(Error::of_extension(operation, PoolError::NotABlock { address, inside: None }))
     }
 
-    /// Returns where the pool's memory is; nothing in a forked child.
+    /// Returns where the pool's memory of this handle's [kind](Pool::with_memory) is; nothing in a forked child.
     #[must_use]
     pub fn layout(&self) -> PoolLayout {
         self.owner

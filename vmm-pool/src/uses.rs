@@ -30,7 +30,7 @@ impl<B: Backend> Block<B> {
 }
 
 impl<B: Backend> Pool<B> {
-    /// Takes the blocks out of a list that no work on other streams uses any more. Blocks of another pool, and blocks whose uses have
+    /// Takes the blocks out of a list that no work on other streams uses any more. Blocks of another pool or [kind](Pool::with_memory), and blocks whose uses have
     /// not [ended](Block::end_uses), stay in the list. Waits for no work.
     ///
     /// # Errors
@@ -50,8 +50,8 @@ impl<B: Backend> Pool<B> {
         Ok(idle)
     }
 
-    /// Waits until the work is done that is queued now on all streams of blocks that were freed, or whose uses have
-    /// [ended](Block::end_uses).
+    /// Waits until the work is done that is queued now on all streams of blocks of this handle's [kind](Pool::with_memory) that were freed,
+    /// or whose uses have [ended](Block::end_uses).
     ///
     /// # Errors
     ///

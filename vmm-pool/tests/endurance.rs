@@ -60,7 +60,7 @@ fn setting(name: &str, default: u64) -> u64 {
 fn run_on_host(program: &Program, steps: u64) -> Result<Report, Violation> {
     let host = HostConfig::new().memory(Bytes::gib(32)).open().unwrap();
     let backend = LateWork::new(host, program.streams);
-    let pool = Pool::builder(&backend).build().unwrap();
+    let pool = Pool::builder(&backend).budget(Bytes(program.budget)).build().unwrap();
     run(program, &pool, &backend, Limit::Steps(steps))
 }
 
@@ -117,6 +117,19 @@ fn random_programs_stay_within_the_bound() {
 fn forgotten_streams_keep_no_events() {
     let late = |seed| Program { behind: 250, trims: true, ..Program::random(seed) };
     hold(&[11, 46, 47].map(|seed| (format!("seed {seed}, far behind"), late(seed))));
+}
+
+/// Every other tag has host memory. With a budget, the kinds take it from each other.
+#[test]
+fn programs_with_two_kinds_stay_within_the_bound() {
+    let kinds = |seed| Program { kinds: true, tags: 2, ..Program::random(seed) };
+    let mut programs: Vec<_> = [1, 5, 9, 16, 20, 24, 40, 46]
+        .map(|seed| (format!("seed {seed}, of two kinds"), kinds(seed)))
+        .to_vec();
+    let short = Program { budget: 96 * MIB, budgets: false, ..kinds(7) };
+    programs.push(("two kinds that share 96 MiB".to_owned(), Program { threads: 1, ..short.clone() }));
+    programs.push(("four threads that share 96 MiB".to_owned(), Program { threads: 4, ..short }));
+    hold(&programs);
 }
 
 /// A pool that takes memory or addresses without end is noticed.

@@ -43,6 +43,8 @@ pub(super) struct Settings {
     pub(super) streams: u64,
     /// The number of threads that use the pool.
     pub(super) threads: u64,
+    /// The number of kinds of memory, each of which keeps the memory that it needed, and has streams and thread caches of its own.
+    pub(super) kinds: u64,
 }
 
 /// Returns the size of the slabs for slots of a size: 64 KiB, or 8 to 256 slots.
@@ -106,7 +108,7 @@ pub fn most_mapped(blocks: &[(u64, u64)], page: u64) -> u64 {
         let part = Part::new(0, size.next_multiple_of(UNIT), *alignment);
         tag.add(&part);
     }
-    mapped_of(&tag, &Settings { page, streams: 1, threads: 1 })
+    mapped_of(&tag, &Settings { page, streams: 1, threads: 1, kinds: 1 })
 }
 
 /// Returns the most that a pool may use.
@@ -128,10 +130,11 @@ pub(super) fn bound(
     Amounts {
         mapped,
         // With several streams, the pool exceeds the needed memory by a fourteenth.
-        held: used + used / 14 + CACHED * settings.threads.min(CACHES) + 8 * settings.page,
+        // The load of each kind is at most the load of all, at another time.
+        held: (used + used / 14 + CACHED * settings.threads.min(CACHES) + 8 * settings.page) * settings.kinds,
         reserved,
-        events: EVENTS * settings.streams,
-        records: 4 * all.peak_blocks + 256 * settings.streams * settings.threads,
+        events: EVENTS * settings.streams * settings.kinds,
+        records: (4 * all.peak_blocks + 256 * settings.streams * settings.threads) * settings.kinds,
     }
 }
 

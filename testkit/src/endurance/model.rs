@@ -204,7 +204,7 @@ impl Model {
 mod tests {
     use super::*;
 
-    const SETTINGS: Settings = Settings { page: 1 << 21, streams: 1, threads: 1 };
+    const SETTINGS: Settings = Settings { page: 1 << 21, streams: 1, threads: 1, kinds: 1 };
     const MIB: u64 = 1 << 20;
 
     fn alloc(model: &mut Model, address: u64, size: u64) -> Part {

@@ -67,6 +67,8 @@ pub struct Program {
     pub shared: usize,
     /// The number of tags of each thread.
     pub tags: usize,
+    /// True if every other tag has host memory, and the others have device memory.
+    pub kinds: bool,
     /// True if tags end, and others begin.
     pub tags_end: bool,
     /// True if tags are suspended and resumed.
@@ -75,6 +77,8 @@ pub struct Program {
     pub captures: bool,
     /// True if the budget changes.
     pub budgets: bool,
+    /// The budget of the pool, which the caller has set.
+    pub budget: u64,
     /// True if the program trims the pool and forgets streams.
     pub trims: bool,
     /// The number of threads.
@@ -99,10 +103,12 @@ impl Program {
             behind: 4,
             shared: 0,
             tags: 1,
+            kinds: false,
             tags_end: false,
             suspends: false,
             captures: false,
             budgets: false,
+            budget: u64::MAX,
             trims: false,
             threads: 1,
             check: 32,

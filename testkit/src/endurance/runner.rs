@@ -51,8 +51,12 @@ pub fn run<B: Backend, W: Work>(
     limit: Limit,
 ) -> Result<Report, Violation> {
     let threads = program.threads.max(1);
-    let settings =
-        Settings { page: pool.usage().page, streams: program.streams.max(1) as u64, threads: threads as u64 };
+    let settings = Settings {
+        page: pool.usage().page,
+        streams: program.streams.max(1) as u64,
+        threads: threads as u64,
+        kinds: if program.kinds { 2 } else { 1 },
+    };
     let run = Run {
         program,
         pool,
@@ -64,7 +68,7 @@ pub fn run<B: Backend, W: Work>(
         over: AtomicBool::new(false),
         steps: AtomicU64::new(0),
         used: Mutex::default(),
-        budget: AtomicU64::new(u64::MAX),
+        budget: AtomicU64::new(program.budget),
         next_tag: AtomicU64::new(0),
     };
     let barrier = Barrier::new(threads);
@@ -81,7 +85,8 @@ pub fn run<B: Backend, W: Work>(
     let mut model = run.model();
     let (used, bound) = (*lock(&run.used), model.bound());
     let steps = run.steps.load(Ordering::Relaxed);
-    Ok(Report { steps, allocations: pool.stats().allocations, load: model.peak(), used, bound })
+    let allocations = pool.kinds().iter().map(|(_, stats)| stats.allocations).sum();
+    Ok(Report { steps, allocations, load: model.peak(), used, bound })
 }
 
 impl<B: Backend, W: Work> Run<'_, B, W> {
@@ -142,12 +147,22 @@ impl<B: Backend, W: Work> Run<'_, B, W> {
 
     /// Compares what the pool uses with the bound. Queries change nothing of what the pool does later.
     fn check(&self, all: bool) {
-        let (stats, events) = (self.pool.stats(), self.work.events());
-        let mut used =
-            Amounts { mapped: stats.mapped, held: stats.held, reserved: stats.reserved, events, records: 0 };
-        if all {
-            let spaces = self.pool.snapshot().spaces;
-            used.records = spaces.iter().map(|space| space.blocks.len() as u64).sum();
+        let mut used = Amounts { events: self.work.events(), ..Amounts::default() };
+        let kinds = self.pool.kinds();
+        for (_, stats) in &kinds {
+            used.mapped += stats.mapped;
+            used.held += stats.held;
+            used.reserved += stats.reserved;
+        }
+        // Threads may change the budget and what the pool holds meanwhile, if there are several.
+        let budget = self.budget.load(Ordering::Relaxed);
+        if self.program.kinds && !self.program.budgets && used.held > budget {
+            self.violate(format!("the kinds hold {} and may hold {budget}", used.held));
+        }
+        for (memory, _) in kinds.iter().filter(|_| all) {
+            let spaces =
+                self.pool.with_memory(*memory).map(|pool| pool.snapshot().spaces).unwrap_or_default();
+            used.records += spaces.iter().map(|space| space.blocks.len() as u64).sum::<u64>();
         }
         let mut model = self.model();
         let (bound, load, live) = (model.bound(), model.peak(), model.live);
@@ -162,7 +177,7 @@ impl<B: Backend, W: Work> Run<'_, B, W> {
         for (name, used, bound) in rows.iter().filter(|(_, used, bound)| used > bound) {
             let (load, live) = (Bytes(load), Bytes(live));
             self.violate(format!(
-                "{name} is {used} and may be {bound} after a load of {load}, of which {live} are live now; {stats}"
+                "{name} is {used} and may be {bound} after a load of {load}, of which {live} are live now; {kinds:?}"
             ));
         }
         let mut most = lock(&self.used);

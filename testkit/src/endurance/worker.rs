@@ -5,7 +5,7 @@ use super::model::Position;
 use super::state::Run;
 use super::{Order, Work};
 use crate::Random;
-use gpu_vmm_core::{Backend, Bytes, Error, ErrorKind, Result, WaitFor};
+use gpu_vmm_core::{Backend, Bytes, Error, ErrorKind, Location, Result, WaitFor};
 use gpu_vmm_pool::{Block, Pool};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -42,7 +42,8 @@ pub(super) struct Worker<B: Backend> {
     number: u64,
     /// True while a sawtooth frees.
     frees: bool,
-    suspended: Option<String>,
+    /// The suspended tag, and its handle.
+    suspended: Option<(String, Pool<B>)>,
     captured: Option<usize>,
 }
 
@@ -112,7 +113,7 @@ impl<B: Backend> Worker<B> {
         let tag = self.random.below(self.tags.len());
         self.number += 1;
         let Tag { number, name, pool } = &self.tags[tag];
-        if self.suspended.as_ref() == Some(name) {
+        if self.suspended.as_ref().is_some_and(|(suspended, _)| suspended == name) {
             return;
         }
         let planned = run.model().request(*number, size, alignment);
@@ -237,19 +238,19 @@ impl<B: Backend> Worker<B> {
             matches!(error.kind(), ErrorKind::Busy | ErrorKind::OutOfMemory | ErrorKind::Unsupported)
         };
         match self.suspended.take() {
-            Some(name) => {
-                if let Err(error) = run.pool.resume(&name) {
+            Some((name, pool)) => {
+                if let Err(error) = pool.resume(&name) {
                     if !is_allowed(&error) {
                         run.unexpected("resume", &error);
                     }
-                    self.suspended = Some(name);
+                    self.suspended = Some((name, pool));
                 }
             }
             None => {
                 let tag = self.random.below(self.tags.len());
-                let name = self.tags[tag].name.clone();
-                match run.pool.suspend(&name, &run.store, WaitFor::all_devices()) {
-                    Ok(_) => self.suspended = Some(name),
+                let Tag { name, pool, .. } = &self.tags[tag];
+                match pool.suspend(name, &run.store, WaitFor::all_devices()) {
+                    Ok(_) => self.suspended = Some((name.clone(), pool.clone())),
                     // A stream captures, or other threads free blocks all the time.
                     Err(error) if is_allowed(&error) => {}
                     Err(error) => run.unexpected("suspend", &error),
@@ -259,7 +260,7 @@ impl<B: Backend> Worker<B> {
     }
 
     fn change_budget<W: Work>(&mut self, run: &Run<'_, B, W>) {
-        let held = run.pool.usage().held;
+        let held: u64 = run.pool.kinds().iter().map(|(_, stats)| stats.held).sum();
         let budget = match self.random.below(3) {
             0 => u64::MAX,
             1 => held.saturating_mul(2),
@@ -274,7 +275,7 @@ impl<B: Backend> Worker<B> {
     /// Ends a tag, whose blocks live on, and begins another.
     fn renew_tag<W: Work>(&mut self, run: &Run<'_, B, W>) {
         let index = self.random.below(self.tags.len());
-        if self.suspended.as_ref() == Some(&self.tags[index].name) {
+        if self.suspended.as_ref().is_some_and(|(suspended, _)| *suspended == self.tags[index].name) {
             return;
         }
         match Tag::new(run) {
@@ -301,7 +302,9 @@ impl<B: Backend> Tag<B> {
     fn new<W: Work>(run: &Run<'_, B, W>) -> Result<Self> {
         let number = run.next_tag.fetch_add(1, Ordering::Relaxed);
         let name = format!("tag-{number}");
-        let pool = run.pool.tagged(&name)?;
+        let own = run.pool.memory();
+        let memory = if run.program.kinds && number % 2 == 1 { own.located(Location::Host) } else { own };
+        let pool = run.pool.with_memory(memory)?.tagged(&name)?;
         Ok(Self { number, name, pool })
     }
 }

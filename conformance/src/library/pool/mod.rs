@@ -6,6 +6,7 @@ mod captures;
 mod ends;
 mod failing;
 mod frames;
+mod kinds;
 mod limits;
 mod order;
 mod pages;
@@ -46,6 +47,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         limits::cases(),
         stats::cases(),
         usage::cases(),
+        kinds::cases(),
         tags::cases(),
         raw::cases(),
         ends::cases(),
