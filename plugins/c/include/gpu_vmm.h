@@ -809,6 +809,22 @@ gpu_vmm_status gpu_vmm_granularity(const gpu_vmm_backend *backend,
                                    const gpu_vmm_properties *properties,
                                    uint64_t *granularity);
 
+// Returns the index of the first of `count` kinds of memory that the device supports. Each is tried: a granule is created, and exported by
+// each of its handle types. `refused` receives, as JSON, an array with the reason for each kind before it; it may be null. Free the text
+// with gpu_vmm_string_free.
+//
+// Returns GPU_VMM_UNSUPPORTED with all reasons if the device supports none.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `preferred` is null or points to `count` properties. `index` is null or points to a writable
+// number, and `refused` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_first_supported(const gpu_vmm_backend *backend,
+                                       const gpu_vmm_properties *preferred,
+                                       uint64_t count,
+                                       uint64_t *index,
+                                       char **refused);
+
 // Returns the unit of address ranges: the sizes of regions are multiples of it.
 //
 // # Safety
@@ -1469,6 +1485,38 @@ gpu_vmm_status gpu_vmm_pool_new(const gpu_vmm_backend *backend,
 //
 // `pool` is null or a pool. `tag` is null or a string. `tagged` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_pool_tagged(const gpu_vmm_pool *pool, const char *tag, gpu_vmm_pool **tagged);
+
+// Returns the same pool, allocating another kind of memory under the same tag name: host memory, memory that can be exported, and so on.
+// All kinds share the budget; each has tags, streams and statistics of its own, and the same tag in two kinds is two tags. Free memory of
+// one kind gives way to a request of another. Null `properties` are plain device memory of device 0. GPU_VMM_UNSUPPORTED if the driver has
+// no such memory, or for another device than the pool's. Free the result with gpu_vmm_pool_free.
+//
+// # Safety
+//
+// `pool` is null or a pool. `properties` is null or points to initialized properties. `with_memory` is null or points to a writable
+// pointer.
+gpu_vmm_status gpu_vmm_pool_with_memory(const gpu_vmm_pool *pool,
+                                        const gpu_vmm_properties *properties,
+                                        gpu_vmm_pool **with_memory);
+
+// Returns the kinds of memory of a pool as JSON, its own first: an array of objects with `memory`, a text that describes the kind, and
+// `stats`, as gpu_vmm_pool_stats returns them. Free the text with gpu_vmm_string_free.
+//
+// # Safety
+//
+// As for gpu_vmm_pool_stats.
+gpu_vmm_status gpu_vmm_pool_kinds(const gpu_vmm_pool *pool,
+                                  char **json);
+
+// Gives a device, or GPU_VMM_DEVICE_HOST, access to all memory of this object's kind, present and future: GPU_VMM_ACCESS_READ or
+// GPU_VMM_ACCESS_READ_WRITE. A device that has more access keeps it.
+//
+// # Safety
+//
+// `pool` is null or a pool.
+gpu_vmm_status gpu_vmm_pool_allow_access(const gpu_vmm_pool *pool,
+                                         uint32_t device,
+                                         uint32_t access);
 
 // Forgets a tag: its name is free for another tag at once. Objects and blocks of the tag stay valid; its addresses are free when the
 // last of both has ended. A tag that is not forgotten ends in the same way. GPU_VMM_NOT_FOUND if no tag has the name.

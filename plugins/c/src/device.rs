@@ -6,9 +6,9 @@
 use crate::backend::Backend;
 use crate::call::status;
 use crate::properties::Properties;
-use crate::status::Status;
-use crate::texts::{clear, give, give_json, object};
-use gpu_vmm::{Backend as _, DeviceId, Operation};
+use crate::status::{CallResult, Failure, Status};
+use crate::texts::{check_place, clear, give, give_json, object, value};
+use gpu_vmm::{Backend as _, DeviceId, Operation, first_supported};
 use serde::Serialize;
 use std::ffi::c_char;
 
@@ -37,6 +37,49 @@ pub unsafe extern "C" fn gpu_vmm_granularity(
             let unit = backend.granularity_of(Operation::QueryGranularity, &properties)?;
             give("granularity", granularity, unit.bytes().0)
         }
+    })
+}
+
+/// Returns the index of the first of `count` kinds of memory that the device supports. Each is tried: a granule is created, and exported by
+/// each of its handle types. `refused` receives, as JSON, an array with the reason for each kind before it; it may be null. Free the text
+/// with gpu_vmm_string_free.
+///
+/// Returns GPU_VMM_UNSUPPORTED with all reasons if the device supports none.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `preferred` is null or points to `count` properties. `index` is null or points to a writable
+/// number, and `refused` is null or points to a writable pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_first_supported(
+    backend: *const Backend,
+    preferred: *const Properties,
+    count: u64,
+    index: *mut u64,
+    refused: *mut *mut c_char,
+) -> Status {
+    // SAFETY: null or writable for a number and a pointer, as the caller guarantees.
+    unsafe {
+        clear(index);
+        clear(refused);
+    }
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let backend = unsafe { &object("backend", backend)?.0 };
+        check_place("index", index)?;
+        let count = usize::try_from(count).map_err(|_| Failure::invalid("preferred: count is too large"))?;
+        // SAFETY: the caller guarantees `count` properties behind a pointer that is not null.
+        let kinds = unsafe { std::slice::from_raw_parts(value("preferred", preferred)?, count) };
+        let preferred: Vec<_> =
+            kinds.iter().map(|kind| Properties::read("preferred", Some(kind))).collect::<CallResult<_>>()?;
+        let found = first_supported(backend, &preferred)?;
+        let reasons: Vec<_> = found.refused.iter().map(|(_, reason)| reason).collect();
+        if !refused.is_null() {
+            // SAFETY: guaranteed by the caller.
+            unsafe { give_json(refused, &reasons) }?;
+        }
+        // SAFETY: guaranteed by the caller.
+        unsafe { give("index", index, reasons.len() as u64) }
     })
 }
 

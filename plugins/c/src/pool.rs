@@ -6,13 +6,17 @@
 use crate::backend::Backend;
 use crate::call::status;
 use crate::handles::{Kind, Object};
+use crate::properties::Properties;
 use crate::status::{CallResult, Failure, GPU_VMM_OUT_OF_RANGE, Status};
 use crate::stores::Stores;
 use crate::texts::{
     bytes, check_place, clear, give, give_box, give_if_wanted, give_json, object, required, room, take_box,
 };
-use gpu_vmm::pool::{BlockInfo as BlockFacts, Pool as Blocks, PoolError};
-use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, CopyCalls, DeviceId, Error, Operation, Stream};
+use gpu_vmm::pool::{BlockInfo as BlockFacts, Pool as Blocks, PoolError, PoolStats};
+use gpu_vmm::{
+    Address, AnyBackend, Backend as _, Bytes, CopyCalls, DeviceId, Error, Operation, Properties as Memory,
+    Stream,
+};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
@@ -124,6 +128,10 @@ impl Pool {
         Ok(Self { blocks: self.blocks.tagged(tag)?, ..self.clone() })
     }
 
+    fn with_memory(&self, properties: Memory) -> CallResult<Self> {
+        Ok(Self { blocks: self.blocks.with_memory(properties)?, ..self.clone() })
+    }
+
     /// Checks that `size` bytes from `address` on lie in one live block that is not suspended.
     fn place(&self, operation: Operation, address: u64, size: u64) -> CallResult<Address> {
         let address = Address(address);
@@ -148,6 +156,13 @@ impl Pool {
         }
         Ok(address)
     }
+}
+
+/// A kind of memory and its statistics, as gpu_vmm_pool_kinds writes them.
+#[derive(serde::Serialize)]
+struct KindStats {
+    memory: String,
+    stats: PoolStats,
 }
 
 /// The size of the field `tag` of [`BlockInfo`], with the terminating zero.
@@ -235,6 +250,69 @@ pub unsafe extern "C" fn gpu_vmm_pool_tagged(
             let (pool, tag) = (object("pool", pool)?, required("tag", tag)?);
             give_box("tagged", tagged, || pool.tagged(tag))
         }
+    })
+}
+
+/// Returns the same pool, allocating another kind of memory under the same tag name: host memory, memory that can be exported, and so on.
+/// All kinds share the budget; each has tags, streams and statistics of its own, and the same tag in two kinds is two tags. Free memory of
+/// one kind gives way to a request of another. Null `properties` are plain device memory of device 0. GPU_VMM_UNSUPPORTED if the driver has
+/// no such memory, or for another device than the pool's. Free the result with gpu_vmm_pool_free.
+///
+/// # Safety
+///
+/// `pool` is null or a pool. `properties` is null or points to initialized properties. `with_memory` is null or points to a writable
+/// pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_pool_with_memory(
+    pool: *const Pool,
+    properties: *const Properties,
+    with_memory: *mut *mut Pool,
+) -> Status {
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(with_memory) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let pool = object("pool", pool)?;
+            let properties = Properties::read("properties", properties.as_ref())?;
+            give_box("with_memory", with_memory, || pool.with_memory(properties))
+        }
+    })
+}
+
+/// Returns the kinds of memory of a pool as JSON, its own first: an array of objects with `memory`, a text that describes the kind, and
+/// `stats`, as gpu_vmm_pool_stats returns them. Free the text with gpu_vmm_string_free.
+///
+/// # Safety
+///
+/// As for gpu_vmm_pool_stats.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_pool_kinds(pool: *const Pool, json: *mut *mut c_char) -> Status {
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(json) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let pool = unsafe { object("pool", pool) }?;
+        let kinds = pool.blocks.kinds().into_iter();
+        let kinds: Vec<_> =
+            kinds.map(|(memory, stats)| KindStats { memory: memory.to_string(), stats }).collect();
+        // SAFETY: guaranteed by the caller.
+        unsafe { give_json(json, &kinds) }
+    })
+}
+
+/// Gives a device, or GPU_VMM_DEVICE_HOST, access to all memory of this object's kind, present and future: GPU_VMM_ACCESS_READ or
+/// GPU_VMM_ACCESS_READ_WRITE. A device that has more access keeps it.
+///
+/// # Safety
+///
+/// `pool` is null or a pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_pool_allow_access(pool: *const Pool, device: u32, access: u32) -> Status {
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let pool = unsafe { object("pool", pool) }?;
+        Ok(pool.blocks.allow_access_as(DeviceId(device), crate::properties::access(access)?)?)
     })
 }
 

@@ -117,6 +117,13 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     FAILS(object.pool, gpu_vmm_pool_new(backend, &options, &object.pool));
     FAILS(object.pool, gpu_vmm_pool_new(NULL, NULL, &object.pool));
     FAILS(object.pool, gpu_vmm_pool_tagged(pool, NULL, &object.pool));
+    gpu_vmm_properties elsewhere = {0};
+    elsewhere.device = 4711;
+    FAILS(object.pool, gpu_vmm_pool_with_memory(pool, &elsewhere, &object.pool));
+    FAILS(text, gpu_vmm_pool_kinds(NULL, &text));
+    FAILS(number, gpu_vmm_first_supported(backend, NULL, 1, &number, NULL));
+    FAILS(text, gpu_vmm_first_supported(backend, &elsewhere, 1, &number, &text));
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_pool_allow_access(pool, 0, 7));
     FAILS(number, gpu_vmm_alloc(pool, 0, 0, NULL, &number));
     FAILS(number, gpu_vmm_alloc(NULL, 1, 0, NULL, &number));
     FAILS(block, gpu_vmm_find(pool, 4711, &block));

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ._lock import Lock
 from ._signatures import FUNCTIONS as LOW_LEVEL
+from ._signatures import PropertiesStruct
 from .errors import Unsupported, from_status
 
 VARIABLE = "GPU_VMM_C_LIBRARY"
@@ -70,6 +71,9 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_collect": (_STATUS, [_OBJECT, _U64]),
     "gpu_vmm_pool_new": (_STATUS, [_OBJECT, POINTER(PoolOptions), POINTER(_OBJECT)]),
     "gpu_vmm_pool_tagged": (_STATUS, [_OBJECT, c_char_p, POINTER(_OBJECT)]),
+    "gpu_vmm_pool_with_memory": (_STATUS, [_OBJECT, POINTER(PropertiesStruct), POINTER(_OBJECT)]),
+    "gpu_vmm_pool_kinds": (_STATUS, [_OBJECT, POINTER(c_void_p)]),
+    "gpu_vmm_pool_allow_access": (_STATUS, [_OBJECT, c_uint32, c_uint32]),
     "gpu_vmm_pool_free": (None, [_OBJECT]),
     "gpu_vmm_alloc": (_STATUS, [_OBJECT, c_uint64, c_uint64, c_void_p, _U64]),
     "gpu_vmm_free": (_STATUS, [_OBJECT, c_uint64]),

@@ -94,6 +94,7 @@ _OBSERVER = POINTER(ObserverStruct)
 
 FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_granularity": (_STATUS, [_OBJECT, _PROPERTIES, _U64]),
+    "gpu_vmm_first_supported": (_STATUS, [_OBJECT, _PROPERTIES, c_uint64, _U64, POINTER(c_void_p)]),
     "gpu_vmm_reservation_unit": (_STATUS, [_OBJECT, _U64]),
     "gpu_vmm_can_access": (_STATUS, [_OBJECT, c_uint32, c_uint32, _BOOL]),
     "gpu_vmm_capabilities": (_STATUS, [_OBJECT, c_uint32, POINTER(c_void_p)]),

@@ -10,7 +10,7 @@ import sys
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, SupportsIndex, Type
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, SupportsIndex, Type
 
 from ._arguments import Path, kept_in, text, unsigned
 from ._handles import PoolHandle
@@ -19,7 +19,10 @@ from ._lock import Lock
 from ._owner import Owner
 from ._typing import Buffer
 from .errors import Busy, InvalidArgument, NotFound, OutOfRange
-from .results import PoolSnapshot, PoolStats
+from .results import KindInfo, PoolSnapshot, PoolStats
+
+if TYPE_CHECKING:
+    from .vmm.properties import Access, Properties
 
 
 class Blocks:
@@ -186,16 +189,23 @@ class Block(Owner):
 
 
 class Pool(Owner):
-    """A pool of a device's memory that allocates under one tag. :meth:`Backend.pool` creates it.
+    """A pool of a device's memory that allocates one kind of memory under one tag. :meth:`Backend.pool` creates it.
 
     Any thread may use it. Allocations, statistics and snapshots go on during :meth:`suspend` and :meth:`resume`; ``free``, ``read`` and
     ``write`` of its blocks wait for a suspension.
     """
 
-    __slots__ = ("_handle", "_blocks", "_tag", "_device")
+    __slots__ = ("_handle", "_blocks", "_tag", "_device", "_memory")
     _instead = "any thread and any object may use the same one; Backend.pool() creates another one"
 
-    def __init__(self, handle: PoolHandle, device: str = "", blocks: Optional[Blocks] = None, tag: str = "") -> None:
+    def __init__(
+        self,
+        handle: PoolHandle,
+        device: str = "",
+        blocks: Optional[Blocks] = None,
+        tag: str = "",
+        memory: Optional[Properties] = None,
+    ) -> None:
         self._make_once("_handle")
         if not isinstance(handle, PoolHandle):
             raise TypeError(f"a Pool is created by Backend.pool(), not from a {type(handle).__name__}")
@@ -203,6 +213,8 @@ class Pool(Owner):
         self._blocks = Blocks() if blocks is None else blocks
         self._tag = tag
         self._device = device
+        # The properties of the memory; None for the pool's own.
+        self._memory = memory
 
     def __repr__(self) -> str:
         return f"<gpu_vmm.Pool on {self._device}{f', tag {self._tag!r}' if self._tag else ''}>"
@@ -224,10 +236,42 @@ class Pool(Owner):
         return block
 
     def tagged(self, tag: str) -> Pool:
-        """Returns the same pool, allocating under a tag. Blocks with one tag sleep together."""
+        """Returns the same pool, allocating under a tag. Blocks with one tag sleep together.
+
+        A tag belongs to a kind of memory: the same name in two kinds is two tags.
+        """
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_pool_tagged(self._handle, text("tag", tag), ctypes.byref(pointer)))
-        return Pool(PoolHandle(pointer), self._device, self._blocks, tag)
+        return Pool(PoolHandle(pointer), self._device, self._blocks, tag, self._memory)
+
+    def with_memory(self, properties: Properties) -> Pool:
+        """Returns the same pool, allocating another kind of memory under the same tag name: host memory, or memory that can be exported.
+
+        All kinds share the budget; each has tags and statistics of its own. Free memory of one kind gives way to a request of another.
+        ``properties`` is a :class:`gpu_vmm.vmm.Properties` of the pool's device.
+
+        Raises Unsupported if the driver has no such memory, or for another device than the pool's.
+        """
+        from .vmm.properties import struct_of  # the package imports this module
+
+        pointer = ctypes.c_void_p()
+        given = ctypes.byref(struct_of(properties))
+        check(library().gpu_vmm_pool_with_memory(self._handle, given, ctypes.byref(pointer)))
+        return Pool(PoolHandle(pointer), self._device, self._blocks, self._tag, properties)
+
+    def allow_access(self, device: SupportsIndex, access: Optional[Access] = None) -> None:
+        """Gives a device access to all memory of this object's kind, present and future: by default to read and write it.
+
+        ``device`` is another device, or ``gpu_vmm.vmm.HOST`` for the CPU. A device that has access keeps it. Raises NoSuchDevice,
+        PeerUnreachable, or Unsupported for the CPU if it cannot access such memory.
+        """
+        level = 3 if access is None else unsigned("access", access, 32)
+        check(library().gpu_vmm_pool_allow_access(self._handle, unsigned("device", device, 32), level))
+
+    def kinds(self) -> List[KindInfo]:
+        """Returns the statistics of each kind of memory of the pool, its own first. :meth:`stats` has those of this object's kind alone."""
+        found: List[KindInfo] = json.loads(self._json("gpu_vmm_pool_kinds"))
+        return found
 
     def forget_tag(self, tag: str) -> None:
         """Forgets a tag: its name is free for another tag at once.
@@ -283,7 +327,7 @@ class Pool(Owner):
             if not force:
                 for owner in list(self._blocks.owners.values()):
                     block = owner()
-                    if block is not None and block._pool._tag == tag:
+                    if block is not None and block._pool._tag == tag and block._pool._memory == self._memory:
                         block._check_lent("suspend")
             check(library().gpu_vmm_suspend(self._handle, name, where, ctypes.byref(went)))
         return went.value

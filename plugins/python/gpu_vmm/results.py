@@ -157,6 +157,14 @@ class PoolStats(TypedDict):
     bins: List[BinStats]
 
 
+class KindInfo(TypedDict):
+    """``Pool.kinds()``: a kind of memory of a pool."""
+
+    memory: str
+    """What the memory is, such as ``host memory of device 0``."""
+    stats: PoolStats
+
+
 class BlockSnapshot(TypedDict):
     """A part of an address range."""
 

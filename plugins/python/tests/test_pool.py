@@ -53,6 +53,57 @@ class Backends(Case):
         pool.alloc(1).free()
 
 
+class Kinds(Case):
+    def setUp(self):
+        self.backend = backend()
+        memory = gpu_vmm.vmm.Properties(location=gpu_vmm.vmm.Location.HOST)
+        try:
+            self.pool = self.backend.pool(budget=32 * MIB, page=2 * MIB)
+            self.host = self.pool.with_memory(memory)
+        except gpu_vmm.Unsupported as missing:
+            self.skipTest(str(missing))
+
+    def test_kinds_share_the_budget(self):
+        own, other = self.pool.alloc(20 * MIB), self.host.alloc(4 * MIB)
+        self.host.allow_access(gpu_vmm.vmm.HOST)
+        other.write(b"bytes")
+        self.assertEqual(other.read(0, 5), b"bytes")
+        kinds = self.pool.kinds()
+        self.assertEqual(len(kinds), 2)
+        self.assertIn("host memory", kinds[1]["memory"])
+        self.assertEqual(kinds[1]["stats"]["live"], 4 * MIB)
+        with self.raises(gpu_vmm.OutOfMemory, "of host memory"):
+            self.host.alloc(16 * MIB)
+        own.free()
+        self.host.alloc(16 * MIB).free()
+        self.assertLessEqual(sum(kind["stats"]["held"] for kind in self.pool.kinds()), 32 * MIB)
+
+    def test_tags_are_of_a_kind(self):
+        own, other = self.pool.tagged("kv"), self.host.tagged("kv")
+        with own.alloc(2 * MIB), other.alloc(2 * MIB) as block:
+            block.write(b"kept")
+            other.suspend("kv")
+            self.assertFalse(own.is_suspended("kv"))
+            other.resume("kv")
+            self.assertEqual(block.read(0, 4), b"kept")
+
+    def test_wrong_arguments(self):
+        with self.raises(gpu_vmm.Unsupported):
+            self.pool.with_memory(gpu_vmm.vmm.Properties(device=9))
+        with self.raises(TypeError):
+            self.pool.with_memory(3)
+        with self.raises(gpu_vmm.InvalidArgument):
+            self.pool.allow_access(0, 7)
+
+    def test_first_supported_kind(self):
+        plain = gpu_vmm.vmm.Properties()
+        wanted = [gpu_vmm.vmm.Properties(handle_types=gpu_vmm.vmm.HandleTypes.FABRIC), plain]
+        found, refused = gpu_vmm.vmm.first_supported(self.backend, wanted)
+        self.assertEqual(len(refused), wanted.index(found))
+        with self.raises(gpu_vmm.Unsupported):
+            gpu_vmm.vmm.first_supported(self.backend, [])
+
+
 class Pools(Case):
     def setUp(self):
         self.pool = backend().pool()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
-from typing import List, SupportsIndex, Tuple
+from typing import List, Sequence, SupportsIndex, Tuple
 
 from .._arguments import unsigned
 from .._library import check, library, take_text
+from .._signatures import PropertiesStruct
 from ..backend import Backend
 from ..results import CapabilityInfo
-from .properties import DEFAULT, Properties, pointer_to
+from .properties import DEFAULT, Properties, pointer_to, struct_of
 
 
 class Device:
@@ -76,6 +77,24 @@ def granularity(backend: Backend, properties: Properties = DEFAULT) -> int:
     unit = ctypes.c_uint64()
     check(library().gpu_vmm_granularity(checked(backend)._handle, pointer_to(properties), ctypes.byref(unit)))
     return unit.value
+
+
+def first_supported(backend: Backend, preferred: Sequence[Properties]) -> Tuple[Properties, List[str]]:
+    """Returns the first of several kinds of memory that the device supports, and the reason for each kind before it.
+
+    Each kind is tried: a granule is created, and exported by each of its handle types. Raises Unsupported with all reasons if the device
+    supports none.
+    """
+    kinds = [struct_of(properties) for properties in preferred]
+    index, pointer = ctypes.c_uint64(), ctypes.c_void_p()
+    array = (PropertiesStruct * len(kinds))(*kinds)
+    check(
+        library().gpu_vmm_first_supported(
+            checked(backend)._handle, array, len(kinds), ctypes.byref(index), ctypes.byref(pointer)
+        )
+    )
+    reasons: List[str] = json.loads(take_text(pointer))
+    return preferred[index.value], reasons
 
 
 def reservation_unit(backend: Backend) -> int:
