@@ -4,13 +4,14 @@ use super::{Hand, adds_up, alloc, builder, check, is_empty, page, pool, write};
 use crate::case::cases;
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{
-    Backend, BackingStore, Bytes, HandleTypes, Location, Properties, WaitFor, first_supported,
+    Backend, BackingStore, Bytes, HandleTypes, Location, Operation, Properties, WaitFor, first_supported,
 };
 use gpu_vmm_pool::{Block, Pool, PoolError};
 use gpu_vmm_testkit::{Random, TestKit};
 
 cases! { "pool":
-    /// Blocks of each kind of memory that the device supports lie in memory with its properties, and the device reads and writes it.
+    /// Blocks of each kind of memory that the device supports lie in memory with its properties, and the device reads and writes it. The
+    /// pages are multiples of the recommended granularity.
     kinds_have_their_properties,
     /// All kinds of a pool hold no more than its budget, and the error of a request beyond it has the numbers of each kind.
     kinds_share_the_budget,
@@ -71,6 +72,9 @@ fn held<B: Backend>(pool: &Pool<B>) -> u64 {
 fn kinds_have_their_properties<B: TestKit>(subject: &Subject<B>) {
     let (kinds, page) = with_kinds(subject, 64);
     for (seed, kind) in (1..).zip(&kinds) {
+        let unit =
+            or_skip(subject.backend.recommended_granularity(Operation::QueryGranularity, &kind.memory()));
+        assert!(unit.divides(page), "pages of {page}, and {unit} are recommended");
         let block = alloc(kind, page * 3);
         let (memory, _) = or_skip(kinds[0].memory_at(block.address(), block.size()));
         let granted =
