@@ -7,6 +7,7 @@ use crate::error::ExhaustedResource;
 use crate::frames::{FrameIndex, Frames};
 use crate::history::History;
 use crate::ledger::Ledger;
+use crate::obstacle::Obstacle;
 use crate::ongoing::Ongoing;
 use crate::pending::Pending;
 use crate::settings::Settings;
@@ -43,6 +44,8 @@ pub(crate) struct Request {
     pub(crate) small: bool,
     /// True if the caller may have blocks that it could free instead. The request does not show that the pool needs more memory.
     pub(crate) tentative: bool,
+    /// The first address of the range, if the caller has chosen one.
+    pub(crate) at: Option<u64>,
 }
 
 impl Request {
@@ -56,7 +59,7 @@ impl Request {
         if self.small { Group::SMALL } else { Group::of(self.size, self.alignment) }
     }
 
-    fn wanted(&self) -> PlaceRequest {
+    pub(crate) fn wanted(&self) -> PlaceRequest {
         PlaceRequest { size: self.size, alignment: self.alignment, stream: self.order() }
     }
 }
@@ -74,6 +77,8 @@ pub(crate) enum Shortage {
     Memory(ExhaustedResource),
     /// There are too few addresses: the number in use, and the number reserved.
     Addresses { used: u64, reserved: u64 },
+    /// The addresses that the request names are in use.
+    Taken(Box<Obstacle>),
     /// The tag is suspended.
     Suspended,
     /// No chunk has room: the caller must allocate one for this request without the core.
@@ -374,6 +379,9 @@ impl<B: Backend> Core<B> {
     /// Finds the place for a request that needs the least mapping; at the end of a space only if no free range fits.
     #[inline]
     pub(crate) fn find(&mut self, request: Request) -> Option<(usize, Spot)> {
+        if let Some(address) = request.at {
+            return self.find_at(request, address);
+        }
         let wanted = request.wanted();
         let mut best: Option<(usize, Spot)> = None;
         let Self { tags, spaces, frames, streams, .. } = self;

@@ -2,7 +2,7 @@
 
 use crate::PoolStats;
 use gpu_vmm_core::extend::ExtensionError;
-use gpu_vmm_core::{Address, Bytes, DeviceId, DriverError, Error, ErrorKind, Properties};
+use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, DriverError, Error, ErrorKind, Properties};
 
 /// The details of an error that only pools report. [`Error::extension`] returns them.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -51,6 +51,16 @@ pub enum PoolError {
         /// The pool's statistics.
         stats: Box<PoolStats>,
     },
+    /// The addresses that a request [names](crate::BlockRequest::at) are in use.
+    #[error("{requested} cannot be a block tagged {tag:?}: {occupant}")]
+    AddressTaken {
+        /// The requested addresses.
+        requested: AddressRange,
+        /// The tag of the request.
+        tag: Box<str>,
+        /// What is at these addresses, or at some of them.
+        occupant: Box<Occupant>,
+    },
     /// The address is not the first address of a block.
     #[error("{address} is not the address of a block{}", inside.map(|at| format!("; it lies in the one at {at}")).unwrap_or_default())]
     NotABlock {
@@ -96,6 +106,43 @@ pub enum PoolError {
     },
 }
 
+/// What is at addresses that a request [names](crate::BlockRequest::at).
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Occupant {
+    /// A live block of the same tag.
+    #[error("the block at {range} is there; free it, or choose other addresses")]
+    Block {
+        /// The addresses that the block occupies.
+        range: AddressRange,
+        /// The block's tag.
+        tag: Box<str>,
+    },
+    /// Freed memory of the same tag that work may still use. It could not be waited for.
+    #[error(
+        "work may still use the freed memory at {range}; wait for its streams, or choose other addresses"
+    )]
+    Freed {
+        /// The addresses.
+        range: AddressRange,
+        /// The tag of the memory.
+        tag: Box<str>,
+    },
+    /// Addresses that the pool has reserved for another tag, or of which the request exceeds the end.
+    #[error(
+        "the pool has reserved {range} for blocks tagged {tag:?}; choose addresses within, with this tag, or outside"
+    )]
+    Reservation {
+        /// The reserved addresses.
+        range: AddressRange,
+        /// Their tag.
+        tag: Box<str>,
+    },
+    /// Addresses that other code of the process, or the driver, uses: the error of the reservation.
+    #[error("they are in use outside of the pool ({0})")]
+    OutsidePool(Error),
+}
+
 /// The resource that was exhausted.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ExhaustedResource {
@@ -115,6 +162,7 @@ impl ExtensionError for PoolError {
         match self {
             Self::OutOfMemory { .. } => ErrorKind::OutOfMemory,
             Self::OutOfAddresses { .. } => ErrorKind::OutOfAddressSpace,
+            Self::AddressTaken { .. } => ErrorKind::AddressTaken,
             Self::NotABlock { .. } | Self::FreedTwice { .. } | Self::NoSuchTag { .. } => ErrorKind::NotFound,
             Self::Suspended { .. } | Self::SuspendedInPart { .. } => ErrorKind::Suspended,
         }
@@ -182,7 +230,28 @@ mod tests {
         };
         let none = PoolError::NoSuchTag { tag: tag(), existing: "weights".to_owned() };
         let (address, inside) = (Address(0x7000), Some(Address(0x6000)));
-        let rows: [(PoolError, ErrorKind, &[&str]); 6] = [
+        let range = |base, size| AddressRange { base: Address(base), size };
+        let taken = |occupant| PoolError::AddressTaken {
+            requested: range(0x5000, Bytes::mib(1)),
+            tag: tag(),
+            occupant: Box::new(occupant),
+        };
+        let rows: [(PoolError, ErrorKind, &[&str]); 9] = [
+            (
+                taken(Occupant::Block { range: range(0x4000, Bytes(9)), tag: tag() }),
+                ErrorKind::AddressTaken,
+                &["0x5000..0x105000 (1 MiB)", "\"kv\"", "the block at 0x4000..0x4009 (9 B)", "free it"],
+            ),
+            (
+                taken(Occupant::Freed { range: range(0x4000, Bytes(9)), tag: tag() }),
+                ErrorKind::AddressTaken,
+                &["0x5000", "the freed memory at 0x4000", "wait for its streams"],
+            ),
+            (
+                taken(Occupant::Reservation { range: range(0x4000, Bytes::mib(2)), tag: "weights".into() }),
+                ErrorKind::AddressTaken,
+                &["0x5000", "has reserved 0x4000", "\"weights\""],
+            ),
             (
                 out_of(ExhaustedResource::Budget(Bytes::mib(4))),
                 ErrorKind::OutOfMemory,

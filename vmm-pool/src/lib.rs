@@ -45,7 +45,9 @@
 //!   no frame is free that serves the stream. So the physical memory is at most the pages of taken and waiting ranges, and that part.
 //! - A request fails only after a round of waits during which nothing was freed, or after 64 rounds.
 //!
-//! Pages that a failed driver call has lost count as taken.
+//! Pages that a failed driver call has lost count as taken. So do the free addresses before a block at an address that the
+//! caller has chosen, in the spaces above. A reservation for chosen addresses is as large as its first block in units of a page and of
+//! the driver, and all but the last one of a tag have blocks or memory that waits.
 //!
 //! # Kinds of memory
 //!
@@ -86,6 +88,7 @@ mod block;
 mod block_memory;
 mod budget;
 mod builder;
+mod chosen;
 mod chunk;
 mod classes;
 mod collect;
@@ -103,6 +106,7 @@ mod lend;
 mod lost;
 mod mapping;
 mod missing_pages;
+mod obstacle;
 mod ongoing;
 mod owner;
 mod pending;
@@ -135,7 +139,7 @@ mod with_memory;
 
 pub use block::{Block, BlockInfo};
 pub use builder::PoolBuilder;
-pub use error::{ExhaustedResource, PoolError};
+pub use error::{ExhaustedResource, Occupant, PoolError};
 pub use fence::Fence;
 pub use pool::Pool;
 pub use pool_stream::PoolStream;

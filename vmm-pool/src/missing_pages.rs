@@ -78,7 +78,7 @@ impl<'a, B: Backend> Mapping<'a, B> {
         request: Request,
     ) -> Result<(CoreGuard<'a, B>, BlockMemory), Shortage> {
         core.poll();
-        let Some((space, spot)) = core.find(request) else { return Err(Shortage::Space(request)) };
+        let Some((space, spot)) = core.find(request) else { return Err(core.no_place(request)) };
         if spot.work == 0 {
             let piece = core.take_at(space, spot, request);
             return Ok((core, piece));

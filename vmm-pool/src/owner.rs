@@ -90,7 +90,7 @@ impl<B: Backend> Owner<B> {
         let mut core = mapping.core()?;
         core.poll();
         // The memory at an address that cannot be unmapped is not lost: the tag ends later.
-        if let Err(error) = mapping.release_spaces(core, |tag| unused.contains(&tag)) {
+        if let Err(error) = mapping.release_spaces(core, |space| unused.contains(&space.tag)) {
             self.backend.drop_log().record(error);
         }
         mapping.core()?.end_tags();
@@ -132,7 +132,10 @@ impl<B: Backend> Owner<B> {
             Ok(mut core) => {
                 let is_of_memory = !matches!(
                     shortage,
-                    Shortage::Addresses { .. } | Shortage::Suspended | Shortage::Other(_)
+                    Shortage::Addresses { .. }
+                        | Shortage::Taken(_)
+                        | Shortage::Suspended
+                        | Shortage::Other(_)
                 );
                 let is_capturing = is_of_memory && core.streams.is_any_capturing();
                 let ledger = &core.ledger;
@@ -185,6 +188,7 @@ impl<B: Backend> Owner<B> {
                     stats,
                 },
             ),
+            Shortage::Taken(obstacle) => Error::of_extension(operation, obstacle.error(name)),
             Shortage::Suspended => Error::of_extension(operation, PoolError::Suspended { tag: name }),
             Shortage::Other(error) => error,
             Shortage::Caches | Shortage::Mapping | Shortage::Space(_) | Shortage::Chunk(_) => {

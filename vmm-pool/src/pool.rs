@@ -66,7 +66,7 @@ impl<B: Backend> Clone for Pool<B> {
     }
 }
 
-const OPERATION: Operation = Operation::Allocate;
+pub(crate) const OPERATION: Operation = Operation::Allocate;
 
 /// The most rounds of waits of a request while other threads return memory.
 const ROUNDS: u32 = 64;
@@ -76,16 +76,18 @@ pub(crate) const DEFAULT_ALIGNMENT: Bytes = Bytes(256);
 
 /// An allocation request, with the thread cache of the calling thread.
 #[derive(Debug)]
-struct AllocRequest<'a, B: Backend> {
-    thread_cache: &'a ThreadCacheRef<B>,
-    size: Bytes,
-    alignment: Bytes,
-    stream: Stream<'static>,
-    class: Option<usize>,
+pub(crate) struct AllocRequest<'a, B: Backend> {
+    pub(crate) thread_cache: &'a ThreadCacheRef<B>,
+    pub(crate) size: Bytes,
+    pub(crate) alignment: Bytes,
+    pub(crate) stream: Stream<'static>,
+    pub(crate) class: Option<usize>,
     /// True if the stream captures.
-    captures: bool,
+    pub(crate) captures: bool,
     /// True if only mapped memory may serve the request.
-    tentative: bool,
+    pub(crate) tentative: bool,
+    /// The address of the block, if the caller has chosen one.
+    pub(crate) at: Option<u64>,
 }
 
 impl<B: Backend> Pool<B> {
@@ -212,7 +214,8 @@ impl<B: Backend> Pool<B> {
         let captures = !stream.is_default() && self.captures(stream);
         let cached = class.filter(|_| !captures);
         let cached = cached.and_then(|class| self.take_cached(thread_cache, class, size, stream));
-        let wanted = AllocRequest { thread_cache, size, alignment, stream, class, captures, tentative: true };
+        let (tentative, at) = (true, None);
+        let wanted = AllocRequest { thread_cache, size, alignment, stream, class, captures, tentative, at };
         let ready = cached.or_else(|| self.take_last(size, alignment, (stream, captures)));
         Some(self.block(ready.or_else(|| self.try_take(&wanted, false, (&mut None, &mut None)).ok())?))
     }
@@ -234,7 +237,7 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Returns true if work that is queued on a stream goes into a graph, or may do so.
-    fn captures(&self, stream: Stream<'static>) -> bool {
+    pub(crate) fn captures(&self, stream: Stream<'static>) -> bool {
         // The pool refuses the per-thread default stream, so the driver is not asked about it.
         stream.is_per_thread() || self.owner.backend.is_capturing(stream).unwrap_or(true)
     }
@@ -255,8 +258,8 @@ impl<B: Backend> Pool<B> {
             None => self.check(size, alignment)?,
         };
         self.owner.inner.process.check(OPERATION)?;
-        let wanted =
-            AllocRequest { thread_cache, size, alignment, stream, class, captures, tentative: false };
+        let (tentative, at) = (false, None);
+        let wanted = AllocRequest { thread_cache, size, alignment, stream, class, captures, tentative, at };
         let ready = match self.take_last(size, alignment, (stream, captures)) {
             Some(ready) => ready,
             None => self.take(&wanted)?,
@@ -266,7 +269,7 @@ impl<B: Backend> Pool<B> {
 
     #[track_caller]
     #[inline(always)]
-    fn block(&self, ready: Ready<B>) -> Block<B> {
+    pub(crate) fn block(&self, ready: Ready<B>) -> Block<B> {
         let tracking = &self.owner.inner.tracking;
         if tracking.is_on() {
             let (address, size) = (Address(ready.piece.address), Bytes(ready.size()));
@@ -276,7 +279,7 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Returns the error of an invalid request, or no class for a valid one.
-    fn check(&self, size: Bytes, alignment: Bytes) -> Result<Option<usize>> {
+    pub(crate) fn check(&self, size: Bytes, alignment: Bytes) -> Result<Option<usize>> {
         if size.is_zero() {
             return Err(Error::new(OPERATION, Detail::ZeroSize));
         }
@@ -306,8 +309,9 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Takes memory from the core. If there is too little, lets free memory of other kinds give way, waits for streams and fences, calls
-    /// the callback, and tries again. Gives up only after a round of waits that began after the last failure and during which no thread returned any memory, or after [`ROUNDS`].
-    fn take(&self, wanted: &AllocRequest<'_, B>) -> Result<Ready<B>> {
+    /// the callback, and tries again. Gives up only after a round of waits that began after the last failure and during which no thread
+    /// returned any memory, or after [`ROUNDS`].
+    pub(crate) fn take(&self, wanted: &AllocRequest<'_, B>) -> Result<Ready<B>> {
         let size = wanted.size;
         let mut settled = false;
         let (mut waits, mut given) = (Waits::new(), 0);
@@ -360,7 +364,11 @@ impl<B: Backend> Pool<B> {
                     waits = Waits::new();
                     self.owner.settle(OPERATION, |_, _| true)?;
                 }
-                ref shortage if can_end(shortage) && self.owner.call_for_memory(size) => {
+                ref shortage
+                    if can_end(shortage)
+                        && !matches!(shortage, Shortage::Taken(_))
+                        && self.owner.call_for_memory(size) =>
+                {
                     // The memory that the callback freed can still be in use by a stream: wait for it.
                     waits = Waits::new();
                     self.owner.settle(OPERATION, |_, _| true)?;
@@ -394,7 +402,7 @@ impl<B: Backend> Pool<B> {
         settled: bool,
         (chunk, turn): (&mut Option<NewChunk<'_, B>>, &mut Option<Mapping<'a, B>>),
     ) -> Result<Ready<B>, Shortage> {
-        let &AllocRequest { thread_cache, size, alignment, stream, class, captures, tentative } = wanted;
+        let &AllocRequest { thread_cache, size, alignment, stream, class, captures, tentative, at } = wanted;
         // One hold from the look at the stream's number to the memory that is taken for it: the number may serve another stream
         // later. If the hold is interrupted to map or overwrite the memory, that belongs to this request already.
         let mut core = match turn {
@@ -411,8 +419,16 @@ impl<B: Backend> Pool<B> {
         // A block with an alignment of more than a page would waste too many of the few addresses for small blocks.
         let small = size.0 <= MEDIUM && alignment.0 <= PAGE.0;
         let rounded = class.map_or(size.0, size_of);
-        let request =
-            Request { size: rounded, alignment: alignment.0, tag, stream: index, captures, small, tentative };
+        let request = Request {
+            size: rounded,
+            alignment: alignment.0,
+            tag,
+            stream: index,
+            captures,
+            small,
+            tentative,
+            at,
+        };
         let mut pieces = Vec::new();
         let (mut core, piece, index) = match class.filter(|class| *class < SMALL_CLASSES) {
             None => self.take_range(core, request, stream, (settled, turn))?,
@@ -499,6 +515,7 @@ impl<B: Backend> Pool<B> {
 fn can_end(shortage: &Shortage) -> bool {
     match shortage {
         Shortage::Memory(_) | Shortage::Addresses { .. } => true,
+        Shortage::Taken(obstacle) => obstacle.may_end,
         // The driver has refused a reservation.
         Shortage::Other(error) => error.kind() == ErrorKind::OutOfAddressSpace,
         Shortage::Caches

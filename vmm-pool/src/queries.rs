@@ -130,7 +130,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Returns the live or cached block that contains an address.
-    fn find_block(&self, address: Address) -> Option<BlockInfo> {
+    pub(crate) fn find_block(&self, address: Address) -> Option<BlockInfo> {
         let space = self.space_at(address.0)?;
         let seen = space.at(address.0 - space.base)?;
         let slab = self.slabs.iter().find(|slab| slab.space == space.index && slab.range == seen.range);

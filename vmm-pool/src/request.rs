@@ -4,7 +4,7 @@ use crate::pool::DEFAULT_ALIGNMENT;
 use crate::{Block, Pool};
 #[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
-use gpu_vmm_core::{Backend, Bytes, Properties, Result, Stream};
+use gpu_vmm_core::{Address, Backend, Bytes, Properties, Result, Stream};
 
 /// A request for a [`Block`] that is not allocated yet. [`Pool::request`] returns it.
 ///
@@ -28,6 +28,7 @@ pub struct BlockRequest<'a, B: Backend> {
     stream: Stream<'static>,
     tag: Option<&'a str>,
     memory: Option<Properties>,
+    at: Option<Address>,
 }
 
 impl<B: Backend> Pool<B> {
@@ -35,7 +36,7 @@ impl<B: Backend> Pool<B> {
     #[inline]
     pub fn request(&self, size: Bytes) -> BlockRequest<'_, B> {
         let (alignment, stream) = (DEFAULT_ALIGNMENT, Stream::DEFAULT);
-        BlockRequest { pool: self, size, alignment, stream, tag: None, memory: None }
+        BlockRequest { pool: self, size, alignment, stream, tag: None, memory: None, at: None }
     }
 }
 
@@ -69,6 +70,20 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
         Self { memory: Some(properties), ..self }
     }
 
+    /// Requests a block that begins at this address, a multiple of 512.
+    ///
+    /// If the tag has addresses there, they must be free. If not, the pool reserves them, in units of a page and of the driver: all
+    /// of the block must be in addresses that are reserved already, or none of it. Such a reservation serves requests that name an
+    /// address of it alone; the pool releases it once it is empty and the tag needs another one, in [`Pool::trim`] to zero, and when
+    /// addresses are short. The caller chooses how far blocks are apart: the [bounds](crate#what-bounds-it) count the free addresses
+    /// before such a block as taken.
+    ///
+    /// Small blocks take no part in the sharing of slabs: each occupies a range of its own.
+    #[inline]
+    pub fn at(self, address: Address) -> Self {
+        Self { at: Some(address), ..self }
+    }
+
     /// Allocates the block.
     ///
     /// The block may use memory that earlier work of the stream still uses, since the device runs the stream's work in order.
@@ -81,6 +96,9 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
     /// - [`ZeroSize`](Detail::ZeroSize), [`BadAlignment`](Detail::BadAlignment) or [`ExceedsDevice`](Detail::ExceedsDevice)
     /// - [`OutOfMemory`](crate::PoolError::OutOfMemory) or [`OutOfAddresses`](crate::PoolError::OutOfAddresses)
     /// - [`Suspended`](crate::PoolError::Suspended)
+    /// - for a request with an [address](BlockRequest::at): [`AddressTaken`](crate::PoolError::AddressTaken), which names what is there;
+    ///   [`Unaligned`](Detail::Unaligned); [`Overflow`](Detail::Overflow); [`Poisoned`](Detail::Poisoned) if a failed call has lost
+    ///   the memory there; [`Unsupported`](Detail::Unsupported) on a device without virtual memory management
     /// - the driver's error
     ///
     /// The pool is unchanged then.
@@ -89,42 +107,48 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
     ///
     /// A request that finds too little memory waits for streams and fences, for suspensions of other tags and for memory that another
     /// request overwrites ([`PoolBuilder::scrub`](crate::PoolBuilder::scrub)). It returns [`Suspended`](crate::PoolError::Suspended)
-    /// if its own tag was suspended meanwhile.
+    /// if its own tag was suspended meanwhile. A request with an [address](BlockRequest::at) waits in the same way for work that may
+    /// still use freed memory there.
     #[track_caller]
     #[inline]
     pub fn alloc(self) -> Result<Block<B>> {
-        let Self { pool, size, alignment, stream, tag, memory } = self;
-        match (memory, tag) {
-            (None, None) => pool.alloc_as(size, alignment, stream),
-            (None, Some(tag)) => pool.tagged(tag)?.alloc_as(size, alignment, stream),
-            (Some(memory), None) => pool.with_memory(memory)?.alloc_as(size, alignment, stream),
-            (Some(memory), Some(tag)) => {
-                pool.with_memory(memory)?.tagged(tag)?.alloc_as(size, alignment, stream)
+        let Self { pool, size, alignment, stream, tag, memory, at } = self;
+        let other;
+        let pool = match (memory, tag) {
+            (None, None) => pool,
+            (memory, tag) => {
+                let of_kind = memory.map_or_else(|| Ok(pool.clone()), |memory| pool.with_memory(memory))?;
+                other = tag.map_or_else(|| Ok(of_kind.clone()), |tag| of_kind.tagged(tag))?;
+                &other
             }
+        };
+        match at {
+            None => pool.alloc_as(size, alignment, stream),
+            Some(at) => pool.alloc_at((at, size), alignment, stream),
         }
     }
 
     /// Allocates a block that this thread's cache holds, or the large one that was freed last: the fast path of
-    /// [`BlockRequest::alloc`] alone. Returns none if neither is such a block, or if the request names a tag or memory, is invalid, or is for a
-    /// stream that captures; `alloc` then serves the request or reports the error.
+    /// [`BlockRequest::alloc`] alone. Returns none if neither is such a block, or if the request names a tag, memory or an address, is
+    /// invalid, or is for a stream that captures; `alloc` then serves the request or reports the error.
     #[must_use]
     #[track_caller]
     #[inline]
     pub fn alloc_cached(self) -> Option<Block<B>> {
-        match (self.memory, self.tag) {
-            (None, None) => self.pool.alloc_cached(self.size, self.alignment, self.stream),
+        match (self.memory, self.tag, self.at) {
+            (None, None, None) => self.pool.alloc_cached(self.size, self.alignment, self.stream),
             _ => None,
         }
     }
 
     /// Allocates a block from memory that is free and mapped, without mapping or creating any. Returns none if the pool has no
-    /// such memory at one place, or if the request names a tag or memory or is invalid; `alloc` then serves the request or reports the
-    /// error. A caller that knows of blocks that it can free calls this first, frees them, and then calls `alloc`.
+    /// such memory at one place, or if the request names a tag, memory or an address, or is invalid; `alloc` then serves the request or
+    /// reports the error. A caller that knows of blocks that it can free calls this first, frees them, and then calls `alloc`.
     #[must_use]
     #[track_caller]
     pub fn alloc_mapped(self) -> Option<Block<B>> {
-        match (self.memory, self.tag) {
-            (None, None) => self.pool.alloc_mapped(self.size, self.alignment, self.stream),
+        match (self.memory, self.tag, self.at) {
+            (None, None, None) => self.pool.alloc_mapped(self.size, self.alignment, self.stream),
             _ => None,
         }
     }

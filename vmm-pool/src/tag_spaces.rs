@@ -42,6 +42,16 @@ impl<B: Backend> Core<B> {
         }
     }
 
+    /// Adds a space without blocks for a tag, and returns its number.
+    pub(crate) fn add_space(&mut self, region: Region<B>, tag: u16, group: Group) -> Result<u16> {
+        let place = self.vacant_space();
+        let index = self.space_index(place)?;
+        let space = Space::new(index, tag, region, self.page, self.settings.scrub, group);
+        self.put_space(place, space);
+        self.tags.add_space(tag, group, place);
+        Ok(index)
+    }
+
     /// Returns the space that contains an address.
     pub(crate) fn space_at(&self, address: u64) -> Option<&Space<B>> {
         let contains =
@@ -49,14 +59,14 @@ impl<B: Backend> Core<B> {
         self.spaces.iter().find(contains)
     }
 
-    /// Returns the spaces of some tags that contain no block and that no work uses. None is lent: the caller has the turn to map.
-    fn empty_spaces(&mut self, of: impl Fn(u16) -> bool) -> Vec<usize> {
+    /// Returns the spaces among some that contain no block and that no work uses. None is lent: the caller has the turn to map.
+    fn empty_spaces(&mut self, which: impl Fn(&Space<B>) -> bool) -> Vec<usize> {
         self.settle();
-        (0..self.spaces.len()).filter(|index| of(self.spaces[*index].tag) && self.can_go(*index)).collect()
+        (0..self.spaces.len()).filter(|index| which(&self.spaces[*index]) && self.can_go(*index)).collect()
     }
 
     /// Returns true if a space contains no block, no work uses it, and it can be unmapped.
-    fn can_go(&self, space: usize) -> bool {
+    pub(crate) fn can_go(&self, space: usize) -> bool {
         let space = &self.spaces[space];
         let is_lost = || space.pages.iter().any(|page| page.frame == LOST);
         space.is_empty() && space.region().is_some() && !is_lost()
@@ -153,6 +163,9 @@ impl<B: Backend> Core<B> {
 impl<'a, B: Backend> Mapping<'a, B> {
     /// Reserves a space for a request that no other space has room for. Releases the addresses of empty spaces if there are too few.
     pub(crate) fn add_space(&self, request: Request) -> Result<(), Shortage> {
+        if let Some(address) = request.at {
+            return self.add_space_at(request, address);
+        }
         let core = self.core()?;
         let group = match core.may_extend_mixed(request) {
             true => Group::MIXED,
@@ -163,12 +176,7 @@ impl<'a, B: Backend> Mapping<'a, B> {
             Err(_) if self.release_spaces(self.core()?, |_| true)?.1 => self.reserve(request, group)?,
             answer => answer?,
         };
-        let mut core = self.core()?;
-        let place = core.vacant_space();
-        let index = core.space_index(place)?;
-        let space = Space::new(index, request.tag, region, core.page, core.settings.scrub, group);
-        core.put_space(place, space);
-        core.tags.add_space(request.tag, group, place);
+        self.core()?.add_space(region, request.tag, group)?;
         Ok(())
     }
 
@@ -197,13 +205,13 @@ impl<'a, B: Backend> Mapping<'a, B> {
         Ok(self.inner.own(result?))
     }
 
-    /// Releases the addresses of all spaces of some tags that contain no block and that no work uses. Returns true if there was any.
+    /// Releases the addresses of all spaces among some that contain no block and that no work uses. Returns true if there was any.
     pub(crate) fn release_spaces(
         &self,
         mut core: CoreGuard<'a, B>,
-        of: impl Fn(u16) -> bool,
+        which: impl Fn(&Space<B>) -> bool,
     ) -> Result<(CoreGuard<'a, B>, bool)> {
-        let go = if core.settings.plain { Vec::new() } else { core.empty_spaces(of) };
+        let go = if core.settings.plain { Vec::new() } else { core.empty_spaces(which) };
         let mut is_any_gone = false;
         for index in &go {
             // Another thread may have taken memory there, while the ones before were unmapped.

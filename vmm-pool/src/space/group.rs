@@ -32,6 +32,9 @@ impl Group {
     /// Large blocks of all sizes.
     pub(crate) const MIXED: Self = Self(1);
 
+    /// Blocks at addresses that the caller chooses. No other block is placed there.
+    pub(crate) const CHOSEN: Self = Self(u8::MAX);
+
     /// Returns the group of large blocks of a size. An aligned block needs as many addresses as its alignment.
     pub(crate) const fn of(size: u64, alignment: u64) -> Self {
         let size = if size > alignment { size } else { alignment };

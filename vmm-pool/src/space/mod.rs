@@ -1,6 +1,7 @@
 //! A space: a range of addresses from which blocks are cut, and the memory mapped there.
 
 mod bins;
+mod chosen;
 mod cut;
 mod group;
 mod memory;

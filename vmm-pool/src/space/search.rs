@@ -166,7 +166,7 @@ impl<B: Backend> Space<B> {
     ///
     /// The page that cannot be used now.
     #[inline]
-    fn work(
+    pub(super) fn work(
         &self,
         frames: &mut Frames<B>,
         offset: u64,

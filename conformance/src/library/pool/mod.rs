@@ -3,6 +3,7 @@
 mod blocks;
 mod bytes;
 mod captures;
+mod chosen;
 mod ends;
 mod failing;
 mod frames;
@@ -49,6 +50,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         usage::cases(),
         kinds::cases(),
         tags::cases(),
+        chosen::cases(),
         raw::cases(),
         ends::cases(),
         failing::cases(),

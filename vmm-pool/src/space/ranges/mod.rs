@@ -173,6 +173,14 @@ impl Ranges {
     /// Returns the taken range that contains an offset. The search begins at `near`, a range that may be close.
     #[inline]
     pub(super) fn taken_at(&self, offset: u64, near: RangeIndex) -> Option<(RangeIndex, &Range)> {
+        let index = self.range_at(offset, near)?;
+        let range = self.get(index);
+        (range.state == RangeState::Taken).then_some((index, range))
+    }
+
+    /// Returns the range that contains an offset. The search begins at `near`, a range that may be close.
+    #[inline]
+    pub(super) fn range_at(&self, offset: u64, near: RangeIndex) -> Option<RangeIndex> {
         let good = self.list.get(near as usize).is_some_and(|range| range.state != RangeState::Vacant);
         let mut index = if good { near } else { self.first };
         loop {
@@ -182,9 +190,26 @@ impl Ranges {
             } else if offset >= range.end() {
                 index = range.behind;
             } else {
-                return (range.state == RangeState::Taken).then_some((index, range));
+                return Some(index);
             }
         }
+    }
+
+    /// Returns the first of the ranges of a part that new work on a stream cannot use. The part begins in the range `first`.
+    pub(super) fn first_in_the_way(
+        &self,
+        first: RangeIndex,
+        end: u64,
+        stream: StreamIndex,
+    ) -> Option<RangeIndex> {
+        let mut index = first;
+        while let Some(range) = self.list.get(index as usize).filter(|range| range.offset < end) {
+            if !range.serves(stream) {
+                return Some(index);
+            }
+            index = range.behind;
+        }
+        None
     }
 
     /// Returns the last range.
