@@ -248,6 +248,7 @@ mod tests {
             devices: Vec::new(),
             regions: Vec::new(),
             memories: vec![memory(2, 0), memory(1, 0), memory(1, 1)],
+            pool: None,
         };
         let [read, write] =
             [Access::Read, Access::ReadWrite].map(|access| AccessMap::NONE.with(DeviceId(0), access));

@@ -22,6 +22,7 @@ pub struct PoolBuilder<'a, B: Backend> {
     page: Bytes,
     slack: Option<u32>,
     addresses: Option<Bytes>,
+    restorable: bool,
     scrub: bool,
     shareable: bool,
     debug: bool,
@@ -53,6 +54,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             page: Bytes::ZERO,
             slack: None,
             addresses: None,
+            restorable: false,
             scrub: false,
             shareable: false,
             debug: false,
@@ -124,6 +126,15 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self
     }
 
+    /// Reserves all addresses where another process can reserve them too
+    /// ([`Placement::Restorable`](gpu_vmm_core::Placement::Restorable)), so that it can restore the pool from a file. Each tag reserves
+    /// multiples of 32 MiB of these 24 TiB.
+    #[must_use]
+    pub fn restorable(mut self) -> Self {
+        self.restorable = true;
+        self
+    }
+
     /// Overwrites memory with zeros when it passes from one tag to another. Fresh memory is zero on CUDA and the host already.
     #[must_use]
     pub fn scrub(mut self) -> Self {
@@ -173,11 +184,25 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self
     }
 
+    /// Returns the backend and the device of the pool.
+    #[cfg(feature = "snapshot")]
+    pub(crate) fn place(&self) -> (&'a B, DeviceId) {
+        (self.backend, self.device)
+    }
+
+    /// Returns the properties of new memory.
+    #[cfg(feature = "snapshot")]
+    pub(crate) fn properties(&self) -> Properties {
+        let memory = self.memory.unwrap_or(Properties::on(self.device));
+        if self.shareable { memory.shareable() } else { memory }
+    }
+
     /// Creates the pool. It reserves and creates nothing before the first block.
     ///
     /// On a [device without virtual memory management](gpu_vmm_core::Device::no_virtual_memory), the pool consists of plain
     /// allocations. All calls for blocks work there. Memory cannot move to other addresses, so that only allocations without a
-    /// block return to the driver. [`shareable`](PoolBuilder::shareable) and [`premap`](PoolBuilder::premap) have no effect, and
+    /// block return to the driver. [`shareable`](PoolBuilder::shareable), [`premap`](PoolBuilder::premap) and
+    /// [`restorable`](PoolBuilder::restorable) have no effect, and
     /// [`Pool::suspend`], [`Pool::allow_access`] and [`Pool::memory_at`] return
     /// [`Unsupported`](gpu_vmm_core::Detail::Unsupported).
     ///
@@ -198,6 +223,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             page,
             slack,
             addresses,
+            restorable,
             scrub,
             shareable,
             debug,
@@ -236,6 +262,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             page,
             slack,
             addresses: addresses.unwrap_or(ADDRESSES),
+            restorable,
             scrub,
             shareable,
             plain,

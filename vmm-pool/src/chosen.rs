@@ -18,6 +18,9 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_premap::sync::thread_number;
 
+/// The unit in which every driver reserves addresses, for pools that another process restores.
+const PORTABLE_UNIT: u64 = 32 << 20;
+
 impl<B: Backend> Pool<B> {
     /// Allocates a block at an address.
     #[track_caller]
@@ -131,7 +134,8 @@ impl<B: Backend> Core<B> {
 
     /// Returns the addresses to reserve around those that a request names.
     fn around(&self, address: u64, size: u64) -> Option<AddressRange> {
-        let unit = self.page.max(self.backend.reservation_unit().bytes().0);
+        let portable = if self.settings.restorable { PORTABLE_UNIT } else { 0 };
+        let unit = self.page.max(self.backend.reservation_unit().bytes().0).max(portable);
         let base = address / unit * unit;
         let size = (address + size).checked_next_multiple_of(unit)? - base;
         Some(AddressRange { base: Address(base), size: Bytes(size) })
@@ -156,9 +160,10 @@ impl<B: Backend> Mapping<'_, B> {
         }
         core.space_index(core.vacant_space())?;
         let (backend, page, memory) = (core.backend.clone(), core.page, core.settings.memory);
-        let name = core.tags.get(request.tag).name.clone();
+        let (name, restorable) = (core.tags.get(request.tag).name.clone(), core.settings.restorable);
         drop(core);
         let builder = Region::builder(&backend).memory(memory).tag(&*name).alignment(Bytes(page));
+        let builder = if restorable { builder.portable() } else { builder };
         let region = builder.reserve(range.size).at(Placement::Exact(range.base)).build();
         let mut core = self.core()?;
         core.calls.add(DriverCalls { other: 1, ..DriverCalls::default() });

@@ -1,10 +1,14 @@
 //! Blocks that a pool keeps for callers that know only addresses.
 
 use crate::Block;
+#[cfg(feature = "snapshot")]
+use gpu_vmm_core::Bytes;
 use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::{Address, Backend, Error, Operation};
 use gpu_vmm_premap::sync::{Mutex, MutexGuard, PoisonError, lock};
 use rustc_hash::FxHashMap;
+#[cfg(feature = "snapshot")]
+use std::collections::HashMap;
 use std::collections::VecDeque;
 
 /// The number of shards, each of which has a lock of its own.
@@ -43,6 +47,21 @@ impl<B: Backend> KeptBlocks<B> {
         for shard in &mut self.shards {
             shard.get_mut().unwrap_or_else(PoisonError::into_inner).blocks.clear();
         }
+    }
+
+    /// Returns the requested sizes of all kept blocks, by address.
+    #[cfg(feature = "snapshot")]
+    pub(crate) fn sizes(
+        &self,
+        process: Process,
+        operation: Operation,
+    ) -> Result<HashMap<Address, Bytes>, Error> {
+        process.check(operation)?;
+        let mut sizes = HashMap::new();
+        for shard in &self.shards {
+            sizes.extend(lock(shard).blocks.iter().map(|(address, block)| (*address, block.size())));
+        }
+        Ok(sizes)
     }
 
     /// Locks the shard of an address. Returns an error in a forked child.

@@ -118,6 +118,10 @@ mod prometheus;
 mod queries;
 mod raw;
 mod request;
+#[cfg(feature = "snapshot")]
+mod restore;
+#[cfg(feature = "snapshot")]
+mod save;
 mod settings;
 mod shared;
 mod slabs;
@@ -145,6 +149,12 @@ pub use pool::Pool;
 pub use pool_stream::PoolStream;
 pub use prometheus::prometheus;
 pub use request::BlockRequest;
+#[cfg(feature = "snapshot")]
+#[cfg_attr(docsrs, doc(cfg(feature = "snapshot")))]
+pub use restore::RestoredPool;
+#[cfg(feature = "snapshot")]
+#[cfg_attr(docsrs, doc(cfg(feature = "snapshot")))]
+pub use save::PoolSave;
 pub use snapshot::{
     BlockSnapshot, BlockState, FramesSnapshot, Moment, PagesSnapshot, PoolSnapshot, SpaceSnapshot,
 };

@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) slack: Option<u32>,
     /// The most addresses that the pool may reserve.
     pub(crate) addresses: Bytes,
+    /// True if another process must be able to reserve the same addresses.
+    pub(crate) restorable: bool,
     pub(crate) scrub: bool,
     /// True if new memory can be exported to other processes of the machine, unless the driver refuses that.
     pub(crate) shareable: bool,
@@ -81,6 +83,7 @@ mod tests {
             page: Bytes::ZERO,
             slack,
             addresses: Bytes::ZERO,
+            restorable: false,
             scrub: false,
             shareable: false,
             plain: false,

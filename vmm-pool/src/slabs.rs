@@ -164,6 +164,16 @@ impl Slab {
         Some(slot as u16)
     }
 
+    /// Takes a slot of a new slab, whose slots are all ready.
+    #[cfg(feature = "snapshot")]
+    pub(crate) fn take_slot(&mut self, slot: u16, stream: StreamIndex) {
+        let place = usize::from(slot);
+        self.groups.iter_mut().for_each(|group| group.map[place / 64] &= !(1 << (place % 64)));
+        self.groups.retain(|group| group.map.iter().any(|word| *word != 0));
+        self.free -= 1;
+        self.streams[place] = stream;
+    }
+
     /// Adds free slots. Slots that an event covers already are not joined with later ones: otherwise steady frees would put off the time
     /// at which other streams may use them. Returns true if no other free slots wait for the same stream.
     fn add(&mut self, map: Map, free_after: FreeAfter, covered: u64) -> bool {
@@ -232,8 +242,8 @@ impl Slabs {
         self.list.iter().filter(|slab| slab.slots > 0)
     }
 
-    /// Adds a slab whose slots are all free.
-    pub(crate) fn insert(&mut self, slab: Slab) {
+    /// Adds a new slab, and returns its number.
+    pub(crate) fn insert(&mut self, slab: Slab) -> SlabIndex {
         let index = match self.vacant.pop() {
             Some(index) => {
                 self.list[index as usize] = slab;
@@ -247,6 +257,7 @@ impl Slabs {
         let streams: Vec<_> =
             self.list[index as usize].groups.iter().map(|group| group.free_after.stream()).collect();
         streams.into_iter().for_each(|stream| self.enlist(index, stream));
+        index
     }
 
     /// Takes up to `count` slots for a stream: its own, then ready ones; fewer or none if no more are free.

@@ -9,7 +9,7 @@ use crate::shared::CoreGuard;
 use crate::space::{Group, MIXED_ADDRESSES, MIXED_PAGES, Space};
 use crate::stats::DriverCalls;
 use crate::tags::{LIMIT, Tag};
-use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Region, Result};
+use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Placement, Region, Result};
 use gpu_vmm_premap::sync::Arc;
 
 /// The first addresses of a tag, as a multiple of the largest block of a group.
@@ -68,8 +68,9 @@ impl<B: Backend> Core<B> {
     /// Returns true if a space contains no block, no work uses it, and it can be unmapped.
     pub(crate) fn can_go(&self, space: usize) -> bool {
         let space = &self.spaces[space];
-        let is_lost = || space.pages.iter().any(|page| page.frame == LOST);
-        space.is_empty() && space.region().is_some() && !is_lost()
+        // A save may still read pages without blocks.
+        let is_in_use = || space.pages.iter().any(|page| page.frame == LOST || page.live > 0);
+        space.is_empty() && space.region().is_some() && !is_in_use()
     }
 
     /// Forgets the name of a tag, by which alone a suspended one can be resumed.
@@ -186,12 +187,13 @@ impl<'a, B: Backend> Mapping<'a, B> {
         let (mut size, least) = core.plan_space(request, group)?;
         let (backend, page, memory) = (core.backend.clone(), core.page, core.settings.memory);
         let name = core.tags.get(request.tag).name.clone();
+        let placement = if core.settings.restorable { Placement::Restorable } else { Placement::Anywhere };
         drop(core);
         let mut calls = DriverCalls::default();
         let result = loop {
             calls.other += 1;
             let builder = Region::builder(&backend).memory(memory).tag(&*name).alignment(Bytes(page));
-            match builder.reserve(Bytes(size)).build() {
+            match builder.reserve(Bytes(size)).at(placement).build() {
                 Err(error)
                     if size / 2 >= least
                         && !matches!(error.kind(), ErrorKind::Forked | ErrorKind::NoSuchDevice) =>

@@ -155,20 +155,7 @@ impl<B: Backend> Capture<B> {
             }
             mappings.push(MappingRecord { offset, memory: at, access });
         }
-        let settings = region.settings();
-        self.description.regions.push(RegionRecord {
-            tag: settings.tag.into(),
-            address: region.address(),
-            reservations: region.reservations().map(|range| range.size).collect(),
-            granularity: region.granularity(),
-            alignment: Alignment::new(settings.alignment).unwrap_or(region.granularity().into()),
-            memory: settings.memory,
-            access: settings.access,
-            extend_by: settings.extend_by,
-            guard: settings.guard,
-            portable: settings.portable,
-            mappings,
-        });
+        self.description.regions.push(RegionRecord { mappings, ..region_record(region) });
     }
 
     fn read(
@@ -185,12 +172,67 @@ impl<B: Backend> Capture<B> {
                 None => readable(operation, ring.backend(), &source.memory, scratch)?,
             });
         }
-        let stream = Stream::new(segments.iter().map(|segment| segment.length));
-        let blocks = Blocks { writer, stream, begun: Mutex::default() };
         // SAFETY: each segment is one whole mapping, through which its device may read; the caller of `write` lets no work write
         // meanwhile.
-        unsafe { ring.fetch(&segments, &|offset, bytes| blocks.take(offset, bytes)) }
+        unsafe { copy(ring, writer, &segments) }
     }
+}
+
+/// Returns the record of a region, without its mappings.
+pub fn region_record<B: Backend>(region: &Region<B>) -> RegionRecord {
+    let settings = region.settings();
+    RegionRecord {
+        tag: settings.tag.into(),
+        address: region.address(),
+        reservations: region.reservations().map(|range| range.size).collect(),
+        granularity: region.granularity(),
+        alignment: Alignment::new(settings.alignment).unwrap_or(region.granularity().into()),
+        memory: settings.memory,
+        access: settings.access,
+        extend_by: settings.extend_by,
+        guard: settings.guard,
+        portable: settings.portable,
+        mappings: Vec::new(),
+    }
+}
+
+/// Writes a snapshot with this description, as [`Snapshot::write`] does. The segments are the memories of the description, in order.
+///
+/// # Errors
+///
+/// The errors of [`SnapshotWriter::create`] and [`SnapshotWriter::finish`], or the driver's error. There is then no new file, and the
+/// old one is unchanged.
+///
+/// # Safety
+///
+/// Each segment is mapped in one reservation, and its device has read access. No work writes to it during the call.
+pub unsafe fn write_segments<B: Backend>(
+    ring: &StagingRing<B>,
+    path: &Path,
+    description: &Description,
+    segments: &[Segment],
+    options: WriteOptions<'_>,
+) -> Result<SnapshotStats> {
+    let writer = SnapshotWriter::create(path, description, options)?;
+    // SAFETY: the caller ensures it.
+    unsafe { copy(ring, &writer, segments) }?;
+    writer.finish()
+}
+
+/// Copies the contents of all memories to a file.
+///
+/// # Safety
+///
+/// As for [`write_segments`].
+unsafe fn copy<B: Backend>(
+    ring: &StagingRing<B>,
+    writer: &SnapshotWriter,
+    segments: &[Segment],
+) -> Result<()> {
+    let stream = Stream::new(segments.iter().map(|segment| segment.length));
+    let blocks = Blocks { writer, stream, begun: Mutex::default() };
+    // SAFETY: the caller ensures it.
+    unsafe { ring.fetch(segments, &|offset, bytes| blocks.take(offset, bytes)) }
 }
 
 /// Maps memory at other addresses, where its owner may read it.

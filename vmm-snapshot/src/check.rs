@@ -29,7 +29,7 @@ impl Description {
         if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
             return Err("the addresses of two regions overlap".to_owned());
         }
-        Ok(())
+        self.pool.iter().try_for_each(|pool| pool.check(self))
     }
 }
 

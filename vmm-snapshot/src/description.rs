@@ -1,5 +1,6 @@
 //! The description of a snapshot's regions, without their contents.
 
+use crate::PoolRecord;
 use gpu_vmm_core::{
     AccessMap, Address, Alignment, Backend, Bytes, Detail, DeviceId, DeviceUuid, Error, Granularity,
     Operation, Properties, Result,
@@ -72,6 +73,8 @@ pub struct Description {
     pub regions: Vec<RegionRecord>,
     /// The memory that is mapped in the regions. Memory that is mapped several times is listed once.
     pub memories: Vec<MemoryRecord>,
+    /// The blocks of the pool that the regions belong to, in a snapshot of a pool.
+    pub pool: Option<PoolRecord>,
 }
 
 /// A device as it was when the snapshot was written.
@@ -189,6 +192,7 @@ impl Description {
             devices: backend.devices().iter().map(device).collect(),
             regions: Vec::new(),
             memories: Vec::new(),
+            pool: None,
         })
     }
 

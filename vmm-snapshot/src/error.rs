@@ -45,6 +45,12 @@ pub enum SnapshotError {
         /// What is mapped there, as the kernel names it: a file, `[heap]`, or memory without a name. `None` if that is unknown.
         user: Option<String>,
     },
+    /// The file is a snapshot of regions, without the blocks of a pool.
+    #[error("{path} is a snapshot of regions and not of a pool; restore it with `Restore::regions`")]
+    NotAPool {
+        /// The path of the file.
+        path: String,
+    },
     /// The target has no device with the UUID of a device in the snapshot.
     #[error(
         "no device here is {device} of the snapshot ({name}, UUID {uuid}); map that one to another device"
@@ -66,7 +72,7 @@ fn tagged(tag: &str) -> String {
 impl ExtensionError for SnapshotError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Invalid { .. } | Self::Newer { .. } => ErrorKind::File,
+            Self::Invalid { .. } | Self::Newer { .. } | Self::NotAPool { .. } => ErrorKind::File,
             Self::AddressTaken { .. } => ErrorKind::AddressTaken,
             Self::NoSuchDevice { .. } => ErrorKind::NoSuchDevice,
         }
@@ -90,6 +96,7 @@ mod tests {
                 SnapshotError::Newer { path: path(), version: 12, newest: 3 },
                 "version 12; this library reads up to 3",
             ),
+            (SnapshotError::NotAPool { path: path() }, "of regions and not of a pool"),
         ];
         for (error, word) in rows {
             assert_eq!(error.kind(), ErrorKind::File);

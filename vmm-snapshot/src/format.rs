@@ -9,8 +9,14 @@
 use crate::{SnapshotId, SnapshotStats};
 use gpu_vmm_core::Bytes;
 
-/// The format version that is written, and the newest that is read. It increases with every change of a byte's meaning.
-pub const VERSION: u32 = 1;
+/// The newest format version that is read. It increases with every change of a byte's meaning.
+pub const VERSION: u32 = POOLS;
+
+/// The version of snapshots of regions alone.
+pub(crate) const REGIONS: u32 = 1;
+
+/// The version of snapshots of pools: the head has the table of the pool's blocks.
+pub(crate) const POOLS: u32 = 2;
 
 /// The first bytes of every snapshot.
 pub(crate) const MAGIC: [u8; 12] = *b"gpu-vmm snap";
@@ -62,6 +68,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
 /// The first bytes of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
+    pub(crate) version: u32,
     pub(crate) id: SnapshotId,
 }
 
@@ -73,7 +80,7 @@ impl Header {
         let mut bytes = [0; Self::BYTES];
         let (first, sum) = bytes.split_at_mut(32);
         first[..12].copy_from_slice(&MAGIC);
-        first[12..16].copy_from_slice(&VERSION.to_le_bytes());
+        first[12..16].copy_from_slice(&self.version.to_le_bytes());
         first[16..].copy_from_slice(&self.id.0);
         sum.copy_from_slice(&hash(first));
         bytes
@@ -95,13 +102,14 @@ impl Header {
         if version == 0 {
             return Wrong::at(12, "there is no version 0");
         }
-        Ok(Self { id })
+        Ok(Self { version, id })
     }
 }
 
 /// The last bytes of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Footer {
+    pub(crate) version: u32,
     pub(crate) id: SnapshotId,
     /// The offset at which the head begins and the blocks end.
     pub(crate) index: u64,
@@ -123,7 +131,7 @@ impl Footer {
         let mut bytes = [0; Self::BYTES];
         let (first, sum) = bytes.split_at_mut(96);
         first[..12].copy_from_slice(&END_MAGIC);
-        first[12..16].copy_from_slice(&VERSION.to_le_bytes());
+        first[12..16].copy_from_slice(&self.version.to_le_bytes());
         let numbers = [self.index, self.head, self.entries, self.file];
         for (place, number) in first[16..48].chunks_exact_mut(8).zip(numbers) {
             place.copy_from_slice(&number.to_le_bytes());
@@ -151,12 +159,19 @@ impl Footer {
         }
         let version = u32::from_le_bytes(take(&mut rest));
         let [index, head, entries, file] = [(); 4].map(|()| u64::from_le_bytes(take(&mut rest)));
-        let footer =
-            Self { id: SnapshotId(take(&mut rest)), index, head, entries, file, hash: take(&mut rest) };
+        let footer = Self {
+            version,
+            id: SnapshotId(take(&mut rest)),
+            index,
+            head,
+            entries,
+            file,
+            hash: take(&mut rest),
+        };
         if take(&mut rest) != hash(&bytes[..96]) {
             return Wrong::at(at + 96, "the checksum of its footer is wrong");
         }
-        if version != VERSION || footer.id != header.id {
+        if version != header.version || footer.id != header.id {
             return Wrong::at(at, "its footer belongs to another snapshot");
         }
         if footer.file != size {

@@ -2,7 +2,7 @@
 
 use crate::SnapshotId;
 use crate::disk::ReadAt;
-use crate::format::{Entry, Footer, Header, Stored, hash};
+use crate::format::{Entry, Footer, Header, REGIONS, Stored, VERSION, hash};
 use crate::parts::{Parts, Why, read_header, read_stored};
 use crate::records::Head;
 use gpu_vmm_core::{Operation, Result};
@@ -34,20 +34,27 @@ pub fn decode(bytes: &[u8]) {
     let (blocks, rest) = rest.split_at(rest.len() - rest.len() * usize::from(*head) / 255);
     let entries = usize::from(*entries).min(blocks.len() / Entry::BYTES) * Entry::BYTES;
     let (blocks, entries) = blocks.split_at(blocks.len() - entries);
-    if let Ok(found) = Head::read(rest) {
+    if let Ok(found) = read_head(rest) {
         // A head that was read must be the same after writing and reading it again.
         let written = found.write();
-        assert_eq!(written.and_then(|bytes| Head::read(&bytes)), Ok(found));
+        assert_eq!(written.and_then(|bytes| Head::read(&bytes, found.version())), Ok(found));
     }
     let _ = read_all(&assembled(blocks, rest, entries));
 }
 
+/// Reads a head of regions alone, or of a pool.
+fn read_head(bytes: &[u8]) -> std::result::Result<Head, String> {
+    Head::read(bytes, REGIONS).or_else(|_| Head::read(bytes, VERSION))
+}
+
 /// Assembles a file of these parts, with correct checksums.
 pub(crate) fn assembled(blocks: &[u8], head: &[u8], entries: &[u8]) -> Vec<u8> {
-    let id = Head::read(head).map_or(SnapshotId([0; 16]), |head| head.description.id);
-    let header = Header { id };
+    let (version, id) =
+        read_head(head).map_or((REGIONS, SnapshotId([0; 16])), |head| (head.version(), head.description.id));
+    let header = Header { version, id };
     let index = [head, entries].concat();
     let footer = Footer {
+        version,
         id,
         index: (Header::BYTES + blocks.len()) as u64,
         head: head.len() as u64,

@@ -7,10 +7,13 @@
 
 mod capture;
 mod check;
+mod check_pool;
 mod chunks;
 mod description;
 mod disk;
 mod error;
+#[doc(hidden)]
+pub mod extend;
 mod file;
 mod format;
 #[cfg(any(test, fuzzing))]
@@ -21,6 +24,7 @@ mod options;
 mod parts;
 mod plan;
 mod planned;
+mod pool;
 mod records;
 mod restore;
 #[cfg(target_os = "linux")]
@@ -37,6 +41,7 @@ pub use error::SnapshotError;
 pub use file::SnapshotFile;
 pub use format::VERSION;
 pub use options::Restore;
+pub use pool::{PoolBlockRecord, PoolRangeRecord, PoolRecord, PoolSpaceRecord};
 pub use restore::Restored;
 pub use write::{SnapshotWriter, WriteOptions};
 

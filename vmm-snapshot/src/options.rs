@@ -3,6 +3,8 @@
 use crate::{Description, SnapshotError};
 use gpu_vmm_core::{AccessMap, Backend, Detail, DeviceId, Error, Operation, Properties, Result};
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
 #[allow(unused_imports)] // named in documentation
 use crate::{Restored, SnapshotFile};
@@ -37,8 +39,18 @@ pub struct Restore {
     /// The replacement of all other devices.
     all: Option<DeviceId>,
     by_uuid: bool,
-    memory: Option<fn(Properties) -> Properties>,
+    memory: Option<Chosen>,
     relocate: bool,
+}
+
+/// Returns the properties for new memory from the original ones.
+#[derive(Clone)]
+struct Chosen(Arc<dyn Fn(Properties) -> Properties + Send + Sync>);
+
+impl fmt::Debug for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Chosen(..)")
+    }
 }
 
 impl Restore {
@@ -97,8 +109,8 @@ impl Restore {
     /// let options = Restore::new().memory(|was| Properties::on(was.device));
     /// ```
     #[must_use]
-    pub fn memory(mut self, of: fn(Properties) -> Properties) -> Self {
-        self.memory = Some(of);
+    pub fn memory(mut self, of: impl Fn(Properties) -> Properties + Send + Sync + 'static) -> Self {
+        self.memory = Some(Chosen(Arc::new(of)));
         self
     }
 
@@ -163,7 +175,7 @@ impl Restore {
             )
         })?;
         let moved = Properties { device, ..*was };
-        Ok(Properties { device, ..self.memory.map_or(moved, |of| of(moved)) })
+        Ok(Properties { device, ..self.memory.as_ref().map_or(moved, |Chosen(of)| of(moved)) })
     }
 
     /// Returns the access on the target's devices.

@@ -84,8 +84,8 @@ impl Parts {
         let wrong = |what| Why::Wrong(Wrong::Bad { at: footer.index, what });
         let mut head = vec![0; footer.head as usize];
         read(source, &mut head, footer.index)?;
-        let head =
-            Head::read(&head).map_err(|what| wrong(format!("its description cannot be read: {what}")))?;
+        let head = Head::read(&head, header.version)
+            .map_err(|what| wrong(format!("its description cannot be read: {what}")))?;
         head.description.check().map_err(|what| wrong(format!("its description: {what}")))?;
         head.needed.iter().try_for_each(EarlierSnapshot::check).map_err(wrong)?;
         if head.description.id != header.id || head.needed.len() > MAX_NEEDED {

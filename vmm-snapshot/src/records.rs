@@ -1,7 +1,8 @@
 //! The description as bytes. The records are separate from the library's types: a change here changes the format's version, and a
 //! change elsewhere in the library does not change the file.
 
-use crate::format::MAX_HEAD;
+use crate::format::{MAX_HEAD, POOLS, REGIONS};
+use crate::pool::Table;
 use crate::{
     Description, DeviceRecord, EarlierSnapshot, MappingRecord, MemoryRecord, RegionRecord, SnapshotId,
 };
@@ -25,6 +26,7 @@ struct HeadRecord {
     regions: Vec<Region>,
     memories: Vec<Memory>,
     needed: Vec<FileRecord>,
+    // A table of a pool's blocks follows in version 2.
 }
 
 #[derive(Serialize, Deserialize)]
@@ -98,7 +100,11 @@ impl Head {
     ///
     /// Why the head is too long.
     pub(crate) fn write(&self) -> Result<Vec<u8>, String> {
-        let bytes = postcard::to_allocvec(&HeadRecord::from(self)).map_err(|error| error.to_string())?;
+        let wrong = |error: postcard::Error| error.to_string();
+        let mut bytes = postcard::to_allocvec(&HeadRecord::from(self)).map_err(wrong)?;
+        if let Some(pool) = &self.description.pool {
+            bytes = postcard::to_extend(&Table::from(pool), bytes).map_err(wrong)?;
+        }
         if bytes.len() as u64 > MAX_HEAD {
             return Err(format!("a description of {} bytes exceeds the limit of {MAX_HEAD}", bytes.len()));
         }
@@ -111,12 +117,21 @@ impl Head {
     /// # Errors
     ///
     /// Why the bytes are not a valid head.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
-        match postcard::take_from_bytes::<HeadRecord>(bytes) {
-            Ok((record, [])) => record.head(),
-            Ok((_, rest)) => Err(format!("{} bytes follow its end", rest.len())),
-            Err(error) => Err(error.to_string()),
+    pub(crate) fn read(bytes: &[u8], version: u32) -> Result<Self, String> {
+        let wrong = |error: postcard::Error| error.to_string();
+        let (record, mut rest) = postcard::take_from_bytes::<HeadRecord>(bytes).map_err(wrong)?;
+        let mut head = record.head()?;
+        if version >= POOLS {
+            let table;
+            (table, rest) = postcard::take_from_bytes::<Table>(rest).map_err(wrong)?;
+            head.description.pool = Some(table.into());
         }
+        if rest.is_empty() { Ok(head) } else { Err(format!("{} bytes follow its end", rest.len())) }
+    }
+
+    /// Returns the version of the format that it needs.
+    pub(crate) const fn version(&self) -> u32 {
+        if self.description.pool.is_some() { POOLS } else { REGIONS }
     }
 }
 
@@ -151,6 +166,7 @@ impl HeadRecord {
             devices: self.devices.into_iter().map(Device::record).collect::<Result<_, _>>()?,
             regions: self.regions.into_iter().map(Region::record).collect::<Result<_, _>>()?,
             memories: self.memories.into_iter().map(Memory::record).collect::<Result<_, _>>()?,
+            pool: None,
         };
         let needed = self.needed.into_iter().map(EarlierSnapshot::from).collect();
         Ok(Head { block: Bytes(self.block), description, needed })

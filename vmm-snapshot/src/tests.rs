@@ -7,6 +7,7 @@ mod faults;
 mod killed;
 mod lies;
 mod misuse;
+mod pools;
 
 use crate::*;
 use gpu_vmm_core::{
@@ -102,6 +103,7 @@ fn description() -> Description {
             memory(Bytes::kib(16), Properties::on(DeviceId(0)).compressible()),
             memory(Bytes::kib(8), Properties::on(DeviceId(2)).located(Location::HostNode(1)).remote_dma()),
         ],
+        pool: None,
     }
 }
 

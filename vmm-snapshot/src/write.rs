@@ -130,7 +130,9 @@ impl SnapshotWriter {
             known,
             finished: false,
         };
-        writer.put(&Header { id: writer.head.description.id }.write(), 0)?;
+        let Head { description, .. } = &writer.head;
+        let header = Header { version: writer.head.version(), id: description.id };
+        writer.put(&header.write(), 0)?;
         Ok(writer)
     }
 
@@ -196,7 +198,8 @@ impl SnapshotWriter {
         let hash = hash(&index);
         let file = end + (index.len() + Footer::BYTES) as u64;
         let (id, entries) = (self.head.description.id, entries.len() as u64);
-        index.extend(Footer { id, index: end, head, entries, file, hash }.write());
+        let version = self.head.version();
+        index.extend(Footer { version, id, index: end, head, entries, file, hash }.write());
         self.put(&index, end)?;
         self.place.sync().map_err(|error| self.failed("fsync", &error))?;
         self.place.publish().map_err(|error| self.failed("rename", &error))?;

@@ -47,6 +47,7 @@ fn description() -> Description {
             region("", 0x2000_0000_0000, Vec::new()),
         ],
         memories: vec![memory; 2],
+        pool: None,
     }
 }
 

@@ -35,6 +35,18 @@ impl Group {
     /// Blocks at addresses that the caller chooses. No other block is placed there.
     pub(crate) const CHOSEN: Self = Self(u8::MAX);
 
+    /// Returns the number by which files name the group.
+    #[cfg(feature = "snapshot")]
+    pub(crate) const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// Returns the group with a number.
+    #[cfg(feature = "snapshot")]
+    pub(crate) const fn of_number(number: u8) -> Self {
+        Self(number)
+    }
+
     /// Returns the group of large blocks of a size. An aligned block needs as many addresses as its alignment.
     pub(crate) const fn of(size: u64, alignment: u64) -> Self {
         let size = if size > alignment { size } else { alignment };

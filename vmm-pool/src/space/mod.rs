@@ -7,6 +7,8 @@ mod group;
 mod memory;
 mod pages;
 mod ranges;
+#[cfg(feature = "snapshot")]
+mod saved;
 mod search;
 
 pub(crate) use bins::UNIT;

@@ -193,10 +193,18 @@ fn bytes_behind_the_description_are_refused() {
 
 #[test]
 fn footers_that_lie_are_refused() {
-    let header = Header { id: SnapshotId([1; 16]) };
+    let header = Header { version: 1, id: SnapshotId([1; 16]) };
     let size = 64 + 4096 + 100 + 2 * Entry::BYTES as u64 + Footer::BYTES as u64;
     let at = size - Footer::BYTES as u64;
-    let good = Footer { id: header.id, index: 64 + 4096, head: 100, entries: 2, file: size, hash: [7; 32] };
+    let good = Footer {
+        version: 1,
+        id: header.id,
+        index: 64 + 4096,
+        head: 100,
+        entries: 2,
+        file: size,
+        hash: [7; 32],
+    };
     assert_eq!(Footer::read(&good.write(), header, size), Ok(good));
     let changes: [Lie<Footer>; 10] = [
         (|footer| footer.id.0[0] = 2, "its footer belongs to another snapshot"),
@@ -225,11 +233,11 @@ fn footers_that_lie_are_refused() {
 
 #[test]
 fn footers_at_their_limits_are_read() {
-    let header = Header { id: SnapshotId([1; 16]) };
+    let header = Header { version: 1, id: SnapshotId([1; 16]) };
     for (head, entries) in [(MAX_HEAD, 0), (0, MAX_BLOCKS)] {
         let index = Header::BYTES as u64;
         let file = index + head + entries * Entry::BYTES as u64 + Footer::BYTES as u64;
-        let footer = Footer { id: header.id, index, head, entries, file, hash: [7; 32] };
+        let footer = Footer { version: 1, id: header.id, index, head, entries, file, hash: [7; 32] };
         assert_eq!(Footer::read(&footer.write(), header, file), Ok(footer));
     }
 }
@@ -239,7 +247,7 @@ fn footers_at_their_limits_are_read() {
 fn headers_that_lie_are_refused() {
     let (bytes, entries) = blocks();
     let mut file = file(&good_head(), &bytes, &entries);
-    let other = Header { id: SnapshotId([1; 16]) };
+    let other = Header { version: 1, id: SnapshotId([1; 16]) };
     file[..Header::BYTES].copy_from_slice(&other.write());
     let what = fuzz::read_all(&file).unwrap_err().to_string();
     assert!(what.contains("its footer belongs to another snapshot"), "{what}");

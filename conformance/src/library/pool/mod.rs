@@ -14,6 +14,7 @@ mod pages;
 mod random;
 mod raw;
 mod rounds;
+mod saved;
 mod soak;
 mod stats;
 mod strangers;
@@ -51,6 +52,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         kinds::cases(),
         tags::cases(),
         chosen::cases(),
+        saved::cases(),
         raw::cases(),
         ends::cases(),
         failing::cases(),
