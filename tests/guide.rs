@@ -69,7 +69,7 @@ fn each_memory_call_of_the_vendors_has_a_row_without_empty_cells() {
 
 /// Returns true for a call of the vendors' chapters on virtual memory and multicast.
 fn is_of_the_chapter(call: &str) -> bool {
-    const WORDS: [&str; 11] = [
+    const WORDS: [&str; 13] = [
         "Address",
         "Create",
         "Release",
@@ -81,6 +81,8 @@ fn is_of_the_chapter(call: &str) -> bool {
         "ExportTo",
         "ImportFrom",
         "GetHandleFor",
+        "Retain",
+        "GetAddressRange",
     ];
     let of_memory = call.strip_prefix("cuMem").or_else(|| call.strip_prefix("hipMem"));
     call.starts_with("cuMulticast")
