@@ -102,9 +102,15 @@ impl<B: Backend> Pool<B> {
     /// # Errors
     ///
     /// Those of [`allow_access`](Pool::allow_access); [`Unsupported`](gpu_vmm_core::Detail::Unsupported) if the driver has no
-    /// [read-only access](Feature::ReadOnlyAccess), or if the device has less access already.
+    /// [read-only access](Feature::ReadOnlyAccess), if the device has less access already, and for the host with [`Access::Read`]:
+    /// CUDA's driver writes with the CPU what the CPU may read.
     pub fn allow_access_as(&self, device: DeviceId, access: Access) -> Result<()> {
         let operation = Operation::SetAccess;
+        if device.is_host() && access == Access::Read {
+            // CUDA's driver writes with a CPU that may read: Block::write would end the process.
+            let reason = "the host reads and writes memory of a pool, or has no access to it".to_owned();
+            return Err(Error::new(operation, Detail::Unsupported { reason }));
+        }
         // Without the core: it may try the access.
         self.check_access(operation, access)?;
         let mapping = self.owner.inner.mapping(operation)?;

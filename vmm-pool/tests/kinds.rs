@@ -253,6 +253,9 @@ fn access_belongs_to_a_kind() {
     // A device that has more keeps it.
     host.allow_access_as(DEVICE, Access::Read).unwrap();
     host.allow_access_as(DeviceId(1), Access::None).unwrap();
+    // The CPU writes too, or not at all: a driver's copies may be made by the CPU.
+    let read_only = host.allow_access_as(DeviceId::HOST, Access::Read).unwrap_err();
+    assert_eq!(read_only.kind(), ErrorKind::Unsupported);
     let after = host.alloc(Bytes(PAGE)).unwrap();
     let access = |at, device| backend.access_at(at, device).unwrap();
     for block in [&before, &after] {

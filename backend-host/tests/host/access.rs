@@ -170,3 +170,20 @@ fn resume_restores_access_of_each_device() {
         assert_eq!(access, Some(Access::Read), "{device} at offset {offset}");
     }
 }
+
+/// The CPU writes the contents of host memory, and may only read it afterwards.
+#[test]
+fn resume_takes_the_hosts_write_access_away_again() {
+    let host = FaultInject::new(pair());
+    let memory = Properties::on(ONE).located(Location::Host);
+    let builder = Region::builder(&host).memory(memory).access(ONE, Access::ReadWrite);
+    let mut region = builder.access(DeviceId::HOST, Access::Read).reserve(GRANULE).build().unwrap();
+    region.grow_to(GRANULE).unwrap();
+    let store = BackingStore::pinned(&host, region.end()).unwrap();
+    region.suspend(&store, WaitFor::all_devices()).unwrap();
+    region.resume().unwrap();
+    for (device, access) in [(ONE, Access::ReadWrite), (DeviceId::HOST, Access::Read)] {
+        assert_eq!(region.access(Bytes::ZERO, device), access);
+        assert_eq!(host.access_at(region.address(), device).unwrap(), Some(access), "{device}");
+    }
+}

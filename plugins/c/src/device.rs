@@ -67,9 +67,13 @@ pub unsafe extern "C" fn gpu_vmm_first_supported(
         // SAFETY: guaranteed by the caller.
         let backend = unsafe { &object("backend", backend)?.0 };
         check_place("index", index)?;
-        let count = usize::try_from(count).map_err(|_| Failure::invalid("preferred: count is too large"))?;
-        // SAFETY: the caller guarantees `count` properties behind a pointer that is not null.
-        let kinds = unsafe { std::slice::from_raw_parts(value("preferred", preferred)?, count) };
+        // SAFETY: guaranteed by the caller.
+        unsafe { value("preferred", preferred) }?;
+        let most = isize::MAX as usize / size_of::<Properties>();
+        let count = usize::try_from(count).ok().filter(|count| *count <= most);
+        let count = count.ok_or_else(|| Failure::invalid("preferred: count is too large"))?;
+        // SAFETY: the caller guarantees `count` properties behind a pointer, which is not null; they fit into the address space.
+        let kinds = unsafe { std::slice::from_raw_parts(preferred, count) };
         let preferred: Vec<_> =
             kinds.iter().map(|kind| Properties::read("preferred", Some(kind))).collect::<CallResult<_>>()?;
         let found = first_supported(backend, &preferred)?;

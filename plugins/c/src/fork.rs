@@ -84,7 +84,7 @@ pub unsafe extern "C" fn gpu_vmm_region_make_private(
 fn shared(region: &Memory<AnyBackend>, offset: Bytes, length: Bytes) -> Bytes {
     let end = Bytes(offset.0.saturating_add(length.0));
     let within = region.mappings().filter(|found| offset <= found.offset && found.offset < end);
-    let is_held = |found: &MappingInfo<'_, _>| found.memory.holders() > 1 || found.memory.is_exported();
+    let is_held = |found: &MappingInfo<'_, _>| found.memory.is_shared();
     within.filter(is_held).map(|found| found.length).sum()
 }
 

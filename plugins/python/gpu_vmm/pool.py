@@ -257,13 +257,16 @@ class Pool(Owner):
         pointer = ctypes.c_void_p()
         given = ctypes.byref(struct_of(properties))
         check(library().gpu_vmm_pool_with_memory(self._handle, given, ctypes.byref(pointer)))
-        return Pool(PoolHandle(pointer), self._device, self._blocks, self._tag, properties)
+        # Plain memory of the device is the pool's own kind.
+        kind = None if properties == type(properties)(device=properties.device) else properties
+        return Pool(PoolHandle(pointer), self._device, self._blocks, self._tag, kind)
 
     def allow_access(self, device: SupportsIndex, access: Optional[Access] = None) -> None:
         """Gives a device access to all memory of this object's kind, present and future: by default to read and write it.
 
-        ``device`` is another device, or ``gpu_vmm.vmm.HOST`` for the CPU. A device that has access keeps it. Raises NoSuchDevice,
-        PeerUnreachable, or Unsupported for the CPU if it cannot access such memory.
+        ``device`` is another device, or ``gpu_vmm.vmm.HOST`` for the CPU, which reads and writes. A device that has this access or more
+        keeps what it has. Raises NoSuchDevice, PeerUnreachable, or Unsupported: for a device that has less access already, for read-only
+        access where the driver has none, and for the CPU if it cannot access such memory.
         """
         level = 3 if access is None else unsigned("access", access, 32)
         check(library().gpu_vmm_pool_allow_access(self._handle, unsigned("device", device, 32), level))

@@ -35,12 +35,12 @@ def gpus():
 class Nccl(Case):
     @classmethod
     def setUpClass(cls):
-        # Read when the first communicator is made.
-        os.environ.update(NCCL_NVLS_ENABLE="0", NCCL_CUMEM_ENABLE="1", NCCL_LOCAL_REGISTER="1")
         cls.devices = range(min(gpus(), 2))
         cls.library = nccl() if cls.devices else None
         if cls.library is None:
             raise unittest.SkipTest("needs an NVIDIA GPU and libnccl.so.2")
+        # Read when the first communicator is made.
+        os.environ.update(NCCL_NVLS_ENABLE="0", NCCL_CUMEM_ENABLE="1", NCCL_LOCAL_REGISTER="1")
 
     def call(self, name, *arguments):
         answer = getattr(self.library, name)(*arguments)

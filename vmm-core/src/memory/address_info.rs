@@ -1,10 +1,10 @@
-//! What the process has at an address.
+//! The region, the mapping and the block that contain an address.
 
 use super::MemoryId;
 use crate::types::{AccessMap, Address, AddressRange, InstanceId, Properties, Vendor};
 use std::fmt;
 
-/// What the process has at an address, as [`at`](crate::at) returns it. Prints as one line.
+/// The region, the mapping and the block that contain an address, as [`at`](crate::at) returns them. Prints as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AddressInfo {

@@ -16,7 +16,8 @@ impl<B: Backend> PhysicalMemory<B> {
     /// The result is memory like any other: it can be mapped in a [`Region`](crate::Region), and lives until its last clone and its
     /// last mapping are gone, whether or not the other code has released it. [Size](PhysicalMemory::size) and
     /// [properties](PhysicalMemory::properties) are those that the driver reports. The address may lie anywhere in the mapping; the
-    /// memory is always all of it. CUDA reports neither handle types nor `remote_dma` of memory that the other code has imported. For host memory, [`Properties::device`](crate::Properties::device) is device 0.
+    /// memory is always all of it. CUDA reports neither handle types nor `remote_dma` of memory that the other code has imported. For
+    /// host memory, [`Properties::device`](crate::Properties::device) is device 0.
     ///
     /// The other code keeps its own mapping. So a region with such memory is not suspended by [`suspend`](crate::Region::suspend),
     /// since that would free nothing; [`suspend_into`](crate::Region::suspend_into) leaves the memory in place. Each call returns
@@ -39,7 +40,7 @@ impl<B: Backend> PhysicalMemory<B> {
     /// device that this process does not see. Any other error that the driver returns.
     pub unsafe fn adopt(backend: &B, address: Address) -> Result<Self> {
         let operation = Operation::AdoptMemory;
-        if let Some(region) = own_range(backend, address)? {
+        if let Some(region) = own_range(backend, address) {
             let reason = format!(
                 "{address} lies in the region {region} of this backend; clone the memory that Region::mapping_at returns"
             );

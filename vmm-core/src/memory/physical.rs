@@ -404,6 +404,13 @@ impl<B: Backend> PhysicalMemory<B> {
         Arc::strong_count(&self.0)
     }
 
+    /// Returns true if others than one clone or mapping may hold the memory: further clones and mappings, another process that has
+    /// imported it or exported it, or other code from which it was [adopted](PhysicalMemory::adopt).
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.holders() > 1 || self.is_exported() || self.0.leaves.origin != Origin::Created
+    }
+
     /// Checks that `backend` created the memory, so that it can map it.
     ///
     /// # Errors

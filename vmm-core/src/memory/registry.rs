@@ -50,7 +50,7 @@ struct Range {
     record: Arc<Record>,
 }
 
-/// What other threads can know of a region.
+/// The data of a region that other threads can read.
 #[derive(Debug)]
 pub(crate) struct Record {
     vendor: Vendor,
@@ -224,16 +224,19 @@ fn find(address: Address) -> Result<Option<Range>> {
 }
 
 /// Returns the range of a region of this backend instance that contains an address.
-pub(crate) fn own_range<B: Backend>(backend: &B, address: Address) -> Result<Option<AddressRange>> {
-    Ok(find(address)?.filter(|range| range.record.instance == backend.instance()).map(|range| range.usable))
+pub(crate) fn own_range<B: Backend>(backend: &B, address: Address) -> Option<AddressRange> {
+    // In a forked child that has no region yet, the registry is the parent's.
+    let registry = Registry::known().filter(|registry| registry.process.is_this());
+    let found = registry.and_then(|registry| registry.find(address));
+    found.filter(|range| range.record.instance == backend.instance()).map(|range| range.usable)
 }
 
 /// Returns what this process has at an address: the region or the pool that has reserved it, the memory that is mapped there, and
 /// the access of each device to it. Returns `None` for an address of other code, and for one that nothing has reserved.
 ///
-/// It answers for every region of the process, whichever backend and thread it belongs to, and calls no driver: a debugger can
-/// ask for the address of a fault, and a library that registers memory for what is behind a pointer. The answer is a copy. Another
-/// thread can change the region at any time.
+/// It searches all regions of the process, of every backend and thread, and calls no driver. A debugger can look up the address of a
+/// fault, and a library can look up a pointer before it registers the memory. The answer is a copy: another thread can change the region
+/// at any time. It locks and allocates, so a signal handler must not call it.
 ///
 /// ```
 /// # use gpu_vmm_core::{Backend, Bytes, Region, Result};

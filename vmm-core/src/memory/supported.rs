@@ -77,6 +77,10 @@ fn try_memory<B: Backend>(backend: &B, properties: &Properties) -> Result<()> {
         let reason = "the driver creates such memory without compression".to_owned();
         return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
     }
+    if properties.remote_dma && !memory.properties().remote_dma {
+        let reason = "the driver creates such memory without remote DMA".to_owned();
+        return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
+    }
     if properties.handle_types.contains(HandleTypes::NATIVE) {
         #[cfg(unix)]
         memory.export()?;

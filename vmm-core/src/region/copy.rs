@@ -3,6 +3,7 @@
 
 use super::Region;
 use super::data::Accessor;
+use super::table::Mapping;
 use crate::driver::{Backend, check_same};
 use crate::memory::Segment;
 #[allow(unused_imports)] // named in documentation
@@ -21,7 +22,8 @@ impl<B: Backend> Region<B> {
     /// # Errors
     ///
     /// [`Detail::ForeignHandle`] for a region of another backend; [`Detail::OutOfRange`], [`Detail::NotMapped`],
-    /// [`Detail::NoAccess`] for either side; or the driver's error. Some of the bytes may then have been written.
+    /// [`Detail::NoAccess`] for either side, also for a copy from host memory into host memory that the CPU may only read; or the driver's
+    /// error. Some of the bytes may then have been written.
     ///
     /// ```
     /// # use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Region, Result};
@@ -40,6 +42,10 @@ impl<B: Backend> Region<B> {
         let operation = Operation::Copy;
         check_same(operation, &source.backend, &self.backend)?;
         let targets = self.segments(operation, offset, length, Access::ReadWrite, Accessor::Owner)?;
+        let of_host = |(_, mapping): (Bytes, &Mapping<B>)| mapping.memory.properties().location.is_host();
+        if source.layout.table.touching(from, length).any(of_host) {
+            self.check_cpu_may_write(operation, offset, length)?;
+        }
         let mut steps: Vec<(Segment, Segment)> = Vec::new();
         let mut done = Bytes::ZERO;
         for target in targets {

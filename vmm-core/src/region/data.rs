@@ -102,18 +102,11 @@ impl<B: Backend> Region<B> {
                     Accessor::Device(device) => device,
                 };
                 let have = mapping.access.get(device);
-                let refused = |device, have| {
-                    Err(Error::new(operation, Detail::NoAccess { device, offset: start, have, need }))
-                };
                 if !need.is_within(have) {
-                    return refused(device, have);
-                }
-                if need == Access::ReadWrite && matches!(operation, Operation::Write | Operation::Copy) {
-                    let cpu = mapping.access.get(DeviceId::HOST);
-                    let needed = mapping.memory.properties().access_for_copies(mapping.access);
-                    if needed.get(DeviceId::HOST) != cpu {
-                        return refused(DeviceId::HOST, cpu);
-                    }
+                    return Err(Error::new(
+                        operation,
+                        Detail::NoAccess { device, offset: start, have, need },
+                    ));
                 }
                 let from = start.max(cut.range.offset);
                 let length = (start + mapping.length()).min(cut.range.offset + cut.range.length) - from;
@@ -123,7 +116,29 @@ impl<B: Backend> Region<B> {
                 }
             }
         }
+        if matches!(operation, Operation::Write | Operation::QueueCopyFromHost) {
+            self.check_cpu_may_write(operation, offset, length)?;
+        }
         Ok(segments)
+    }
+
+    /// Refuses a copy from the host, or from host memory, into host memory that the CPU may only read
+    /// ([`Properties::access_for_copies`]).
+    pub(super) fn check_cpu_may_write(
+        &self,
+        operation: Operation,
+        offset: Bytes,
+        length: Bytes,
+    ) -> Result<()> {
+        for (start, mapping) in self.layout.table.touching(offset, length) {
+            let have = mapping.access.get(DeviceId::HOST);
+            let need = mapping.memory.properties().access_for_copies(mapping.access).get(DeviceId::HOST);
+            if need != have {
+                let device = DeviceId::HOST;
+                return Err(Error::new(operation, Detail::NoAccess { device, offset: start, have, need }));
+            }
+        }
+        Ok(())
     }
 }
 

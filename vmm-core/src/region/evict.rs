@@ -5,7 +5,7 @@
 use super::layout::{Layout, memories, part_of, runs};
 use super::table::PlacedMapping;
 use crate::driver::{Backend, Reservation};
-use crate::types::{Detail, Error, Grant, Result};
+use crate::types::{Detail, Error, Result};
 
 impl<B: Backend> Layout<B> {
     /// Removes all mappings so that their memory can return to its devices, all or nothing. Returns the removed mappings, which
@@ -58,13 +58,14 @@ impl<B: Backend> Layout<B> {
         self.spans.reservations().try_for_each(Reservation::regain)
     }
 
-    /// Lowers the access of each piece's owner to the piece's access. Makes no rollback: after an error the caller removes the
-    /// pieces.
+    /// Lowers the access that each piece has for the copy of its contents to the piece's own. Makes no rollback: after an error the
+    /// caller removes the pieces.
     pub(super) fn lower(&mut self, pieces: &[PlacedMapping<B>]) -> Result<()> {
-        for run in runs(pieces, |mapping| (mapping.memory.device(), mapping.access)) {
+        for run in runs(pieces, |mapping| (mapping.memory.properties(), mapping.access)) {
             let (part, real) = (part_of(run), &run[0].mapping);
-            let device = real.memory.device();
-            self.grant(part, &[Grant { device, access: real.access.get(device) }])?;
+            let opened = real.memory.properties().access_for_copies(real.access);
+            let grants: Vec<_> = opened.changes(real.access).collect();
+            self.grant(part, &grants)?;
             self.table.change(part, |mapping| mapping.access = real.access);
         }
         Ok(())

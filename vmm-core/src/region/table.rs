@@ -31,7 +31,7 @@ impl<B: Backend> Mapping<B> {
         self.memory.size()
     }
 
-    /// What other threads can know of the mapping.
+    /// The data of the mapping that other threads can read.
     fn recorded(&self) -> Recorded {
         Recorded {
             size: self.length(),

@@ -134,10 +134,10 @@ impl Properties {
         self
     }
 
-    /// Returns `access` with what a copy from the host into this memory needs besides: the memory's device may write, and the host may
-    /// write if it may read host memory.
+    /// Returns `access`, extended for a copy from the host into this memory: the memory's device gets write access, and so does the host
+    /// if it can read this memory of the host.
     ///
-    /// CUDA's driver makes that copy with the CPU if the CPU may read the memory: if it may not write, the process ends.
+    /// CUDA's driver performs that copy with the CPU if the CPU can read the memory: if it cannot write, the process ends.
     #[must_use]
     pub const fn access_for_copies(&self, access: AccessMap) -> AccessMap {
         let map = access.with(self.device, Access::ReadWrite);

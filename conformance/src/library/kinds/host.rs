@@ -128,6 +128,10 @@ fn host_memory_that_the_cpu_only_reads<B: TestKit>(subject: &Subject<B>) {
     refuses(region.write(Bytes(0), b"no"));
     let (_, other) = mapped(subject, properties);
     refuses(region.copy_from(Bytes(0), &other, Bytes(0), size));
+    let mut on_device = subject.space(1).build().unwrap();
+    on_device.map_with_access(Bytes(0), &[subject.piece(1)], subject.device, RW).unwrap();
+    on_device.write(Bytes(0), b"seen by both").unwrap();
+    region.copy_from(Bytes(0), &on_device, Bytes(0), Bytes(12)).unwrap();
     let stores = [BackingStore::pinned(&subject.backend, size), BackingStore::host(&subject.backend)];
     for store in stores.map(Result::unwrap) {
         region.suspend(&store, idle()).unwrap();
