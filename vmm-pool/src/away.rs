@@ -65,15 +65,16 @@ impl<'a, B: Backend> Away<'a, B> {
         core.ongoing.begin();
     }
 
-    /// Takes the suspended regions of a tag out of the core, which [expects](Core::expect) the memory that they need already.
-    pub(crate) fn take_suspended(&mut self, core: &mut Core<B>, tag: u16) {
+    /// Takes the suspended regions of a tag out of the core, which [expects](Core::expect) `expected` for them already. They may need
+    /// less, if regions without blocks have ended to make room.
+    pub(crate) fn take_suspended(&mut self, core: &mut Core<B>, tag: u16, expected: Bytes) {
         for space in core.tags.spaces(tag) {
             if core.spaces[space].is_suspended() {
                 let region = core.spaces[space].take_region();
                 self.parts.extend(region.map(|region| Part { space, region, frames: Vec::new() }));
             }
         }
-        self.coming = self.parts.iter().map(|part| part.missing().0 / core.page).sum();
+        self.coming = expected.0 / core.page;
     }
 
     /// Notes that no memory is about to be free: threads that need some must not wait for this one.
@@ -100,7 +101,7 @@ impl<'a, B: Backend> Away<'a, B> {
 
 impl<B: Backend> Drop for Away<'_, B> {
     fn drop(&mut self) {
-        if self.parts.is_empty() && !self.frees {
+        if self.parts.is_empty() && !self.frees && self.coming == 0 {
             return;
         }
         // It fails in a forked child alone, where nothing uses the pool.

@@ -176,7 +176,9 @@ impl<B: Backend> Mapping<'_, B> {
             }
             _ => Shortage::Other(error),
         })?;
-        core.add_space(region, request.tag, Group::CHOSEN)?;
+        // A block there that was freed must not serve a request without an address.
+        self.inner.last.close();
+        core.add_space(self.inner.own(region), request.tag, Group::CHOSEN)?;
         Ok(())
     }
 }

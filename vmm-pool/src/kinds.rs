@@ -18,6 +18,7 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_premap::PremapThread;
 use gpu_vmm_premap::sync::{Mutex, lock};
+use std::fmt;
 use std::sync::Arc;
 
 /// The most kinds of memory of a pool.
@@ -27,7 +28,6 @@ const MOST: usize = 64;
 const ROUNDS: u32 = 64;
 
 /// The kinds of a pool. They exist as long as a handle of the pool does.
-#[derive(Debug)]
 pub(crate) struct Kinds<B: Backend> {
     /// The kinds that were added, in this order. They end before the first, which has the blocks that are kept by address.
     added: Mutex<Vec<Arc<Owner<B>>>>,
@@ -37,6 +37,25 @@ pub(crate) struct Kinds<B: Backend> {
     settings: Settings,
     calls: Callbacks,
     premap: Option<PremapThread>,
+}
+
+/// Without the first kind, which the pool shows.
+impl<B: Backend> fmt::Debug for Kinds<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kinds")
+            .field("added", &self.added)
+            .field("ledger", &self.ledger)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> Drop for Kinds<B> {
+    fn drop(&mut self) {
+        if !self.first.inner.process.is_this() {
+            // A thread of the parent may have been changing the list at the fork.
+            std::mem::forget(std::mem::replace(&mut self.added, Mutex::new(Vec::new())));
+        }
+    }
 }
 
 impl<B: Backend> Kinds<B> {
@@ -114,8 +133,13 @@ impl<B: Backend> Kinds<B> {
         if !self.ledger.claim(size.0, self.ledger.budget().0) {
             return Ok(());
         }
+        // Requests that find too little memory wait for the end of the trial.
+        let inner = &self.first.inner;
+        inner.core(Operation::CreatePool)?.ongoing.begin();
         let tried = PhysicalMemory::create(backend, size, memory).map(drop);
         self.ledger.give_back(size.0);
+        inner.core(Operation::CreatePool)?.ongoing.end();
+        inner.wake();
         match tried {
             // The device is full: the first block of the kind tells.
             Err(error) if error.is_out_of_memory() => Ok(()),

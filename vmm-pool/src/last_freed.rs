@@ -26,7 +26,8 @@ struct Slot<B: Backend> {
     body: Option<Ready<B>>,
     /// The stream that the slot serves, and its number.
     stream: Option<(Stream<'static>, StreamIndex)>,
-    /// True after the pool's end: no request would take a block out again.
+    /// True after the pool's end, when no request would take a block out again, and in a pool with addresses that the program has
+    /// chosen, whose blocks serve no other request.
     closed: bool,
     /// True while the pool holds more than its budget: the memory of freed blocks may have to return to the driver.
     refuses: bool,

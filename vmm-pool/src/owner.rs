@@ -70,11 +70,13 @@ impl<B: Backend> Owner<B> {
     ) -> Result<(), Error> {
         self.inner.process.check(operation)?;
         for thread_cache in &self.thread_caches {
-            let pieces = thread_cache.lock().empty(&wanted);
-            if !pieces.is_empty() {
-                let mut core = self.inner.core(operation)?;
-                pieces.into_iter().for_each(|(piece, stream)| core.give(piece, stream));
+            if thread_cache.lock().pieces().next().is_none() {
+                continue;
             }
+            // The core first: no other thread finds the pieces neither here nor there.
+            let mut core = self.inner.core(operation)?;
+            let pieces = thread_cache.lock().empty(&wanted);
+            pieces.into_iter().for_each(|(piece, stream)| core.give(piece, stream));
         }
         Ok(())
     }

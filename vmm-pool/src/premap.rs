@@ -3,6 +3,7 @@
 use crate::core::Core;
 use crate::mapping::{Claimed, Mapping};
 use crate::shared::Inner;
+use crate::space::Group;
 use gpu_vmm_core::{Backend, Operation, Result};
 use gpu_vmm_premap::extend::{PremapWork, Step};
 use std::ops::Range;
@@ -29,7 +30,8 @@ impl<B: Backend> Core<B> {
         let room = self.room(self.ledger.budget()) / self.page;
         let most = STEP.min(usize::try_from(room).unwrap_or(STEP));
         let mut pages = self.spaces.iter().enumerate().map(|(index, space)| {
-            let serves = !space.is_small() && self.check_active(space.tag).is_ok();
+            let grows = !space.is_small() && space.group != Group::CHOSEN;
+            let serves = grows && self.check_active(space.tag).is_ok();
             let pages = if serves { space.pages_to_premap(self.settings.premap.0) } else { 0..0 };
             (index, pages.start..pages.end.min(pages.start + most))
         });

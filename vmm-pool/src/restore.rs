@@ -4,6 +4,7 @@ use crate::block_memory::{BlockMemory, Origin};
 use crate::classes::{SMALL_CLASSES, class_of, size_of};
 use crate::core::{Core, Request, Shortage};
 use crate::error::ExhaustedResource;
+use crate::save::MOST_UNUSED;
 use crate::slabs::{Kind, Slab, slab_size};
 use crate::space::{Group, PlaceRequest, UNIT, rounded};
 use crate::stream_order::{CLEAN, FreeAfter, StreamIndex};
@@ -90,7 +91,7 @@ fn check_table(record: &PoolRecord) -> Result<()> {
             _ => offset.0.is_multiple_of(UNIT) && class_of_slots(slot.0, size.0).is_some(),
         };
         let capacity = if slot.is_zero() { *size } else { *slot };
-        let unused = |block: &PoolBlockRecord| capacity.0 - block.size.0 > u64::from(u16::MAX);
+        let unused = |block: &PoolBlockRecord| capacity.0 - block.size.0 > MOST_UNUSED;
         if !fits || blocks.iter().any(unused) {
             return refused(format!(
                 "the file has {} blocks in {size} at offset {offset}, in slots of {slot}: another version of gpu-vmm wrote it; restore it \
@@ -137,12 +138,17 @@ impl<B: Backend> Pool<B> {
     ) -> Result<RestoredPool<B>> {
         let thread_cache = self.owner.thread_cache(thread_number());
         let stream = Stream::DEFAULT;
+        // Regions that are left after an error end when the core is unlocked.
+        let mut regions = regions.into_iter();
         let mapping = self.owner.inner.mapping(OPERATION)?;
         let mut core = mapping.core()?;
         let index = core.streams.index(OPERATION, stream)?;
         let mut found = Vec::new();
-        for ((region, space), described) in regions.into_iter().zip(&record.spaces).zip(&description.regions)
-        {
+        for ((region, space), described) in regions.by_ref().zip(&record.spaces).zip(&description.regions) {
+            let region = self.owner.inner.own(region);
+            if space.group == Group::CHOSEN.number() {
+                self.owner.inner.last.close();
+            }
             let tag = core.tags.named(&described.tag)?;
             let offsets = described.mappings.iter().map(|mapping| mapping.offset);
             core.add_restored(region, offsets, (tag.index, index), space, |piece, size| {

@@ -25,6 +25,9 @@ use std::path::Path;
 
 const OPERATION: Operation = Operation::TakeSnapshot;
 
+/// The most bytes behind the requested size that a block occupies.
+pub(crate) const MOST_UNUSED: u64 = u16::MAX as u64;
+
 /// A pool to be saved in a file: which of its tags, and how. [`Pool::save`] returns it.
 ///
 /// ```no_run
@@ -107,7 +110,8 @@ impl<'a, B: Backend> PoolSave<'a, B> {
         check_same(OPERATION, self.ring.backend(), &owner.backend)?;
         owner.inner.core(OPERATION)?.check_virtual(OPERATION)?;
         let tags = self.tags()?;
-        let sizes = owner.kept_blocks.sizes(owner.inner.process, OPERATION)?;
+        // The first kind keeps the blocks of all kinds.
+        let sizes = self.pool.kinds.first.kept_blocks.sizes(owner.inner.process, OPERATION)?;
         // In the order of their numbers, as copies lock them.
         let _copies: Vec<_> =
             tags.iter().map(|tag| tag.copies.write().unwrap_or_else(PoisonError::into_inner)).collect();
@@ -166,7 +170,9 @@ impl Blocks<'_> {
         if self.freed.contains(&address) {
             return None;
         }
-        let known = self.sizes.get(&Address(address)).filter(|size| size.0 <= capacity);
+        // The block whose size was read may have been freed meanwhile, and another one may be there.
+        let fits = |size: &&Bytes| capacity.checked_sub(size.0).is_some_and(|unused| unused <= MOST_UNUSED);
+        let known = self.sizes.get(&Address(address)).filter(fits);
         Some(PoolBlockRecord { slot, size: known.copied().unwrap_or(Bytes(capacity)) })
     }
 

@@ -215,7 +215,7 @@ impl<B: Backend> Pool<B> {
         let core = mapping.core()?;
         let missing = core.missing(tag.index);
         let mut core = mapping.make_room(core, missing)?;
-        away.take_suspended(&mut core, tag.index);
+        away.take_suspended(&mut core, tag.index, missing);
         drop(core);
         drop(mapping);
         let resumed = away.parts.iter_mut().try_for_each(|part| {

@@ -133,7 +133,7 @@ impl<B: Backend> Core<B> {
     pub(crate) fn may_extend_mixed(&self, request: Request) -> bool {
         let spaces = self.tags.spaces_of(request.tag, Group::MIXED).iter();
         let used: u64 = spaces.map(|space| self.spaces[*space].end()).sum();
-        let needed = self.peak_taken.max(self.taken + request.size);
+        let needed = self.peak_taken.max(self.taken.saturating_add(request.size));
         let most = needed.saturating_mul(MIXED_ADDRESSES).saturating_add(MIXED_PAGES * self.page);
         !request.small && used.saturating_add(request.size.max(request.alignment)) <= most
     }

@@ -19,7 +19,11 @@ impl PoolRecord {
                 self.page
             ));
         }
+        let mut used = BTreeSet::new();
         for (at, (space, region)) in self.spaces.iter().zip(&description.regions).enumerate() {
+            if let Some(twice) = region.mappings.iter().find(|mapping| !used.insert(mapping.memory)) {
+                return Err(format!("pool space {at}: the memory at {} is mapped twice", twice.offset));
+            }
             space.check(self, region, description).map_err(|what| format!("pool space {at}: {what}"))?;
         }
         Ok(())

@@ -1509,7 +1509,10 @@ gpu_vmm_status gpu_vmm_pool_kinds(const gpu_vmm_pool *pool,
                                   char **json);
 
 // Gives a device, or GPU_VMM_DEVICE_HOST, access to all memory of this object's kind, present and future: GPU_VMM_ACCESS_READ or
-// GPU_VMM_ACCESS_READ_WRITE. A device that has more access keeps it.
+// GPU_VMM_ACCESS_READ_WRITE, for the CPU GPU_VMM_ACCESS_READ_WRITE alone. A device that has this access or more keeps what it has.
+//
+// Returns GPU_VMM_UNSUPPORTED for a device that has less access already, for read-only access where the driver has none, and for the
+// CPU where it cannot access such memory; GPU_VMM_PEER_UNREACHABLE and GPU_VMM_NO_SUCH_DEVICE.
 //
 // # Safety
 //

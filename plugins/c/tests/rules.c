@@ -117,7 +117,8 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     FAILS(object.pool, gpu_vmm_pool_new(backend, &options, &object.pool));
     FAILS(object.pool, gpu_vmm_pool_new(NULL, NULL, &object.pool));
     FAILS(object.pool, gpu_vmm_pool_tagged(pool, NULL, &object.pool));
-    gpu_vmm_properties elsewhere = {0};
+    gpu_vmm_properties elsewhere;
+    memset(&elsewhere, 0, sizeof elsewhere);
     elsewhere.device = 4711;
     FAILS(object.pool, gpu_vmm_pool_with_memory(pool, &elsewhere, &object.pool));
     FAILS(text, gpu_vmm_pool_kinds(NULL, &text));

@@ -178,11 +178,11 @@ impl<B: Backend> Body<B> {
 /// Moves the surplus pieces of a class from a thread cache into the core.
 #[inline(never)]
 fn give_old<B: Backend>(thread_cache: &ThreadCacheRef<B>, bin: BinIndex, class: Class) {
+    // As in `wait_for`. The core first: no other thread finds the pieces neither here nor there.
+    let Ok(mut core) = thread_cache.inner.core(Operation::Free) else { return };
     let mut cache = thread_cache.lock();
     let (old, stream) = (cache.take_old(bin, class), cache.stream_of(bin));
     drop(cache);
-    // As in `wait_for`.
-    let Ok(mut core) = thread_cache.inner.core(Operation::Free) else { return };
     old.into_iter().for_each(|piece| core.give(piece, stream));
     core.end_free();
 }

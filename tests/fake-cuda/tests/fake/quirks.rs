@@ -18,6 +18,7 @@ pub(crate) const CASES: &[Case] = &[
     case("offset-must-be-zero", &[], offset_must_be_zero),
     case("page-is-not-enough", &[], page_is_not_enough),
     case("host-access-not-reported", &[], host_access_not_reported),
+    case("cpu-copies-to-host-memory", &[], cpu_copies_to_host_memory),
     case("compression-gives-way", &[], compression_gives_way),
     case("dma-buf-wants-a-context", &[], dma_buf_wants_a_context),
     case("compressible-has-no-dma-buf", &[], compressible_has_no_dma_buf),
@@ -147,6 +148,27 @@ fn host_access_not_reported(cuda: &Cuda) {
     cuda.refuses("cuMemSetAccess", &[base, G, wanted.as_ptr().addr(), 1], NOT_SUPPORTED);
     assert_eq!((cuda.cpu_may(base, HOST), cuda.cpu_may(base, HOST_NUMA)), (3, 0));
     cuda.take_away(base, G);
+}
+
+fn cpu_copies_to_host_memory(cuda: &Cuda) {
+    cuda.init();
+    cuda.enter(0);
+    let (base, other) = (cuda.mapped_as(properties_at(HOST_NUMA, 0, 0)), cuda.mapped(G));
+    let bytes = [7u8; 4];
+    let write = [base, bytes.as_ptr().addr(), bytes.len()];
+    for allowed in [0, READ_WRITE] {
+        cuda.let_cpu(base, HOST_NUMA, allowed);
+        cuda.ok("cuMemcpyHtoD_v2", &write);
+    }
+    // A real driver ends the process here.
+    cuda.let_cpu(base, HOST_NUMA, READ);
+    cuda.refuses("cuMemcpyHtoD_v2", &write, INVALID_VALUE);
+    cuda.refuses("cuMemcpyDtoD_v2", &[base, base + 8, 4], INVALID_VALUE);
+    cuda.ok("cuMemcpyDtoD_v2", &[base, other, 4]);
+    cuda.ok("cuMemsetD8_v2", &[base, 1, G]);
+    cuda.ok("cuCtxSynchronize", &[]);
+    cuda.take_away(base, G);
+    cuda.take_away(other, G);
 }
 
 /// Device 0's memory with flags: compression, and RDMA in the next byte.
