@@ -6,7 +6,7 @@ use crate::driver::Driver;
 use crate::error::is_invalid_value;
 use crate::ffi::{self, hipMemAllocationProp};
 use crate::handle::HipHandle;
-use gpu_vmm_core::{Address, Bytes, Detail, Error, Operation, Properties, Result};
+use gpu_vmm_core::{Address, Bytes, Detail, Error, Operation, Result};
 use std::sync::Arc;
 
 const OPERATION: Operation = Operation::AdoptMemory;
@@ -64,14 +64,8 @@ pub(crate) unsafe fn adopt(driver: &Arc<Driver>, at: Address) -> Result<HipHandl
         Ok(properties) => properties,
         Err(reason) => return refuse(reason),
     };
-    handle.describe(Bytes(size as u64), given(driver, &properties)?);
+    driver.device(OPERATION, properties.device)?;
+    // HIP stores flags that it ignores.
+    handle.describe(Bytes(size as u64), attributes::given(driver, &properties));
     Ok(handle)
-}
-
-/// Removes the flags that HIP has stored and ignores, and refuses a device that does not exist here.
-fn given(driver: &Driver, properties: &Properties) -> Result<Properties> {
-    if driver.devices().get(properties.device.0 as usize).is_none() {
-        return Err(driver.no_such_device(OPERATION, properties.device));
-    }
-    Ok(attributes::given(driver, properties))
 }

@@ -82,8 +82,7 @@ impl HipBackend {
     }
 
     pub(crate) fn exists(&self, operation: Operation, device: DeviceId) -> Result<&Device> {
-        let found = self.driver.devices().get(device.0 as usize);
-        found.ok_or_else(|| self.driver.no_such_device(operation, device))
+        self.driver.device(operation, device)
     }
 }
 

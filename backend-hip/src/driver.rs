@@ -71,8 +71,13 @@ impl Driver {
         self.states.get(device.0 as usize).ok_or_else(|| self.no_such_device(Operation::QueryDevice, device))
     }
 
+    /// Returns a device.
+    pub(crate) fn device(&self, operation: Operation, device: DeviceId) -> Result<&gpu_vmm_core::Device> {
+        self.devices.get(device.0 as usize).ok_or_else(|| self.no_such_device(operation, device))
+    }
+
     /// Returns the error for a device that does not exist.
-    pub(crate) fn no_such_device(&self, operation: Operation, device: DeviceId) -> Error {
+    fn no_such_device(&self, operation: Operation, device: DeviceId) -> Error {
         Error::new(
             operation,
             Detail::NoSuchDevice { device, vendor: Vendor::Hip, count: self.devices.len() as u32 },

@@ -19,7 +19,7 @@ pub(crate) const NO_COMPRESSION: &str = "HIP ignores the flag and creates ordina
 
 /// Refuses memory types that HIP does not support.
 pub(crate) fn check(driver: &Arc<Driver>, operation: Operation, properties: &Properties) -> Result<()> {
-    let device = known(driver, operation, properties.device)?;
+    let device = driver.device(operation, properties.device)?;
     check_handle_types(driver, operation, device, properties.handle_types)?;
     match properties.location {
         Location::Device => Ok(()),
@@ -83,7 +83,7 @@ pub(crate) fn check_host_access(
     if properties.location.is_host() {
         return check(driver, operation, properties);
     }
-    required(operation, host_access(driver, known(driver, operation, properties.device)?)?)
+    required(operation, host_access(driver, driver.device(operation, properties.device)?)?)
 }
 
 /// Whether the host can be given access to mapped memory of a device.
@@ -145,7 +145,7 @@ pub(crate) fn fabric(driver: &Arc<Driver>, device: &Device) -> Result<Capability
 
 /// Refuses fabric handles if the device does not support them.
 pub(crate) fn check_fabric(driver: &Arc<Driver>, operation: Operation, device: DeviceId) -> Result<()> {
-    required(operation, fabric(driver, known(driver, operation, device)?)?)
+    required(operation, fabric(driver, driver.device(operation, device)?)?)
 }
 
 fn check_handle_types(
@@ -162,11 +162,6 @@ fn check_handle_types(
         return check_fabric(driver, operation, device.id);
     }
     types.check_here(operation)
-}
-
-/// Returns a device; the core has checked the number, this backend checks it again.
-fn known(driver: &Driver, operation: Operation, device: DeviceId) -> Result<&Device> {
-    driver.devices().get(device.0 as usize).ok_or_else(|| driver.no_such_device(operation, device))
 }
 
 fn required(operation: Operation, found: Capability) -> Result<()> {
