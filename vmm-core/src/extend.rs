@@ -7,7 +7,7 @@ pub use crate::driver::{
 pub use crate::forward;
 pub use crate::memory::{BlockOwner, ChunkContents, Segment, create_now, files, free_deferred, rounded_size};
 pub use crate::region::{
-    ADDRESS_SPACE, LendMemory, MappedMemory, RegionSettings, check_reach, lend_elements,
+    ADDRESS_SPACE, LendMemory, MappedMemory, PORTABLE_UNIT, RegionSettings, check_reach, lend_elements,
 };
 #[cfg(feature = "profiler")]
 #[doc(hidden)]

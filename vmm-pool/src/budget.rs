@@ -9,11 +9,11 @@ impl<B: Backend> Pool<B> {
     /// Sets the largest amount of physical memory that the pool may hold, of all kinds together, in bytes; `u64::MAX` for no limit. Any
     /// thread may call it at any time.
     ///
-    /// If the pool holds more, it returns free memory to the driver at once, of the [kind](Pool::with_memory) that was added last first. Nothing waits: memory that work still uses stays, and
-    /// memory of live blocks too. As blocks are freed, the pool returns their memory until it holds no more than the budget, as far
-    /// as the work on it is done; [`trim`](Pool::trim) waits for that work. Until then no freed block stays in a thread cache, no new
-    /// memory is created, and a request that would need some fails with [`PoolError::OutOfMemory`](crate::PoolError::OutOfMemory),
-    /// which names the budget.
+    /// If the pool holds more, it returns free memory to the driver at once, of the [kind](Pool::with_memory) that was added last
+    /// first. Nothing waits: memory that work still uses stays, and memory of live blocks too. As blocks are freed, the pool returns
+    /// their memory until it holds no more than the budget, as far as the work on it is done; [`trim`](Pool::trim) waits for that work.
+    /// Until then no freed block stays in a thread cache, no new memory is created, and a request that would need some fails with
+    /// [`PoolError::OutOfMemory`](crate::PoolError::OutOfMemory), which names the budget.
     ///
     /// # Errors
     ///

@@ -87,8 +87,8 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self
     }
 
-    /// Sets how much free memory the pool keeps of each [kind](Pool::with_memory); it keeps all by default. When blocks are freed, the pool returns free memory
-    /// above this limit to the driver, once no work uses its addresses any more.
+    /// Sets how much free memory the pool keeps of each [kind](Pool::with_memory); it keeps all by default. When blocks are freed, the
+    /// pool returns free memory above this limit to the driver, once no work uses its addresses any more.
     #[must_use]
     pub fn keep(mut self, keep: Bytes) -> Self {
         self.keep = keep;
@@ -97,7 +97,8 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
 
     /// Sets the size in which the pool creates and maps physical memory: a power of two. The minimum is the granularity or 2 MiB,
     /// whichever is more, and the granularity is the
-    /// [recommended](Backend::recommended_granularity) one. It is the default too, except on devices with 64 GiB and more, where the default is 8 MiB.
+    /// [recommended](Backend::recommended_granularity) one. It is the default too, except on devices with 64 GiB and more, where the
+    /// default is 8 MiB.
     ///
     /// The driver takes as long to create and map a large page as a small one (some 60 µs on an H100), but more of a large page may
     /// lie unused next to its blocks. On recorded programs, pages of 8 MiB took half of the time of pages of 4 MiB in the first pass,
@@ -173,8 +174,8 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self.debug()
     }
 
-    /// Sets a callback for when memory or addresses are short. It receives the statistics of the kind of memory that is short, and the requested size, may free blocks of
-    /// this pool or other memory, and returns whether the pool should try again.
+    /// Sets a callback for when memory or addresses are short. It receives the statistics of the kind of memory that is short, and the
+    /// requested size, may free blocks of this pool or other memory, and returns whether the pool should try again.
     #[must_use]
     pub fn on_out_of_memory(
         mut self,

@@ -12,14 +12,12 @@ use crate::pool::{AllocRequest, OPERATION};
 use crate::space::{Group, RangeInfo, Space, Spot, UNIT};
 use crate::stats::DriverCalls;
 use crate::{Block, BlockInfo};
+use gpu_vmm_core::extend::PORTABLE_UNIT;
 use gpu_vmm_core::{
     Address, AddressRange, Backend, Bytes, Detail, Error, Granularity, OffsetRange, Placement, Region,
     Result, Stream,
 };
 use gpu_vmm_premap::sync::thread_number;
-
-/// The unit in which every driver reserves addresses, for pools that another process restores.
-const PORTABLE_UNIT: u64 = 32 << 20;
 
 impl<B: Backend> Pool<B> {
     /// Allocates a block at an address.
@@ -108,10 +106,7 @@ impl<B: Backend> Core<B> {
     /// Returns the lowest live block in a taken range and in requested addresses; of a slab, any of its blocks if none is there.
     fn block_in(&self, space: &Space<B>, seen: RangeInfo, requested: AddressRange) -> Option<BlockInfo> {
         let AddressRange { base, size } = range_of(space, seen);
-        let Some(slab) = self.slabs.iter().find(|slab| slab.space == space.index && slab.range == seen.range)
-        else {
-            return self.find_block(base);
-        };
+        let Some(slab) = self.slabs.in_range(space.index, seen.range) else { return self.find_block(base) };
         let slots = (0..size.0 / slab.slot_size()).map(|slot| base + Bytes(slot * slab.slot_size()));
         let mut blocks = slots.filter_map(|address| self.find_block(address)).peekable();
         let first = blocks.peek().cloned();
@@ -134,7 +129,7 @@ impl<B: Backend> Core<B> {
 
     /// Returns the addresses to reserve around those that a request names.
     fn around(&self, address: u64, size: u64) -> Option<AddressRange> {
-        let portable = if self.settings.restorable { PORTABLE_UNIT } else { 0 };
+        let portable = if self.settings.restorable { PORTABLE_UNIT.bytes().0 } else { 0 };
         let unit = self.page.max(self.backend.reservation_unit().bytes().0).max(portable);
         let base = address / unit * unit;
         let size = (address + size).checked_next_multiple_of(unit)? - base;
@@ -176,9 +171,7 @@ impl<B: Backend> Mapping<'_, B> {
             }
             _ => Shortage::Other(error),
         })?;
-        // A block there that was freed must not serve a request without an address.
-        self.inner.last.close();
-        core.add_space(self.inner.own(region), request.tag, Group::CHOSEN)?;
+        self.inner.add_space(&mut core, region, request.tag, Group::CHOSEN)?;
         Ok(())
     }
 }

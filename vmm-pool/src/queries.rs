@@ -45,8 +45,8 @@ impl<B: Backend> Pool<B> {
         }
     }
 
-    /// Returns the live blocks of all [kinds](Pool::with_memory) with the place of their allocation, by address; none if the pool was built without
-    /// [`debug`](crate::PoolBuilder::debug).
+    /// Returns the live blocks of all [kinds](Pool::with_memory) with the place of their allocation, by address; none if the pool was
+    /// built without [`debug`](crate::PoolBuilder::debug).
     #[must_use]
     pub fn unfreed(&self) -> Vec<Unfreed> {
         if !self.owner.inner.process.is_this() {
@@ -133,7 +133,7 @@ impl<B: Backend> Core<B> {
     pub(crate) fn find_block(&self, address: Address) -> Option<BlockInfo> {
         let space = self.space_at(address.0)?;
         let seen = space.at(address.0 - space.base)?;
-        let slab = self.slabs.iter().find(|slab| slab.space == space.index && slab.range == seen.range);
+        let slab = self.slabs.in_range(space.index, seen.range);
         let (base, size, stream) = match slab {
             None => (space.base + seen.offset, seen.size, seen.stream),
             Some(slab) => {

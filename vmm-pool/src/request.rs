@@ -116,9 +116,13 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
         let other;
         let pool = match (memory, tag) {
             (None, None) => pool,
-            (memory, tag) => {
-                let of_kind = memory.map_or_else(|| Ok(pool.clone()), |memory| pool.with_memory(memory))?;
-                other = tag.map_or_else(|| Ok(of_kind.clone()), |tag| of_kind.tagged(tag))?;
+            (None, Some(tag)) => {
+                other = pool.tagged(tag)?;
+                &other
+            }
+            (Some(memory), tag) => {
+                let of_kind = pool.with_memory(memory)?;
+                other = if let Some(tag) = tag { of_kind.tagged(tag)? } else { of_kind };
                 &other
             }
         };

@@ -145,13 +145,11 @@ impl<B: Backend> Pool<B> {
         let index = core.streams.index(OPERATION, stream)?;
         let mut found = Vec::new();
         for ((region, space), described) in regions.by_ref().zip(&record.spaces).zip(&description.regions) {
-            let region = self.owner.inner.own(region);
-            if space.group == Group::CHOSEN.number() {
-                self.owner.inner.last.close();
-            }
             let tag = core.tags.named(&described.tag)?;
             let offsets = described.mappings.iter().map(|mapping| mapping.offset);
-            core.add_restored(region, offsets, (tag.index, index), space, |piece, size| {
+            let group = Group::of_number(space.group);
+            let place = self.owner.inner.add_space(&mut core, region, tag.index, group)?;
+            core.add_restored(place, offsets, (tag.index, index), space, |piece, size| {
                 let place = Place::Last(tag.index);
                 let body = Body::new(thread_cache, piece, (stream, index), size.0, place);
                 let mut cache = thread_cache.lock();
@@ -170,16 +168,15 @@ impl<B: Backend> Pool<B> {
 }
 
 impl<B: Backend> Core<B> {
-    /// Adds a space with its memory and its blocks. Calls `found` with the memory and the size of each block.
+    /// Adds memory and blocks to a new space. Calls `found` with the memory and the size of each block.
     fn add_restored(
         &mut self,
-        region: Region<B>,
+        index: u16,
         pages: impl Iterator<Item = Bytes>,
         (tag, stream): (u16, StreamIndex),
         record: &PoolSpaceRecord,
         mut found: impl FnMut(BlockMemory, Bytes),
     ) -> Result<()> {
-        let index = self.add_space(region, tag, Group::of_number(record.group))?;
         let space = &mut self.spaces[usize::from(index)];
         for offset in pages {
             let page = (offset.0 / space.page) as usize;

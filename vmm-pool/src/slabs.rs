@@ -238,6 +238,11 @@ impl Slabs {
         &self.list[slab as usize]
     }
 
+    /// Returns the slab in a taken range of a space; none if the range is a block.
+    pub(crate) fn in_range(&self, space: u16, range: RangeIndex) -> Option<&Slab> {
+        self.iter().find(|slab| slab.space == space && slab.range == range)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Slab> {
         self.list.iter().filter(|slab| slab.slots > 0)
     }

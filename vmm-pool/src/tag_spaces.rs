@@ -5,7 +5,7 @@ use crate::block_memory::{BlockMemory, Origin};
 use crate::core::{Core, Request, Shortage};
 use crate::frames::LOST;
 use crate::mapping::Mapping;
-use crate::shared::CoreGuard;
+use crate::shared::{CoreGuard, Inner};
 use crate::space::{Group, MIXED_ADDRESSES, MIXED_PAGES, Space};
 use crate::stats::DriverCalls;
 use crate::tags::{LIMIT, Tag};
@@ -40,16 +40,6 @@ impl<B: Backend> Core<B> {
             Some(vacant) => *vacant = space,
             None => self.spaces.push(space),
         }
-    }
-
-    /// Adds a space without blocks for a tag, and returns its number.
-    pub(crate) fn add_space(&mut self, region: Region<B>, tag: u16, group: Group) -> Result<u16> {
-        let place = self.vacant_space();
-        let index = self.space_index(place)?;
-        let space = Space::new(index, tag, region, self.page, self.settings.scrub, group);
-        self.put_space(place, space);
-        self.tags.add_space(tag, group, place);
-        Ok(index)
     }
 
     /// Returns the space that contains an address.
@@ -161,6 +151,28 @@ impl<B: Backend> Core<B> {
     }
 }
 
+impl<B: Backend> Inner<B> {
+    /// Adds a space without blocks for a tag, and returns its number.
+    pub(crate) fn add_space(
+        &self,
+        core: &mut Core<B>,
+        region: Region<B>,
+        tag: u16,
+        group: Group,
+    ) -> Result<u16> {
+        if group == Group::CHOSEN {
+            // A block there that was freed must not serve a request without an address.
+            self.last.close();
+        }
+        let place = core.vacant_space();
+        let index = core.space_index(place)?;
+        let space = Space::new(index, tag, self.own(region), core.page, core.settings.scrub, group);
+        core.put_space(place, space);
+        core.tags.add_space(tag, group, place);
+        Ok(index)
+    }
+}
+
 impl<'a, B: Backend> Mapping<'a, B> {
     /// Reserves a space for a request that no other space has room for. Releases the addresses of empty spaces if there are too few.
     pub(crate) fn add_space(&self, request: Request) -> Result<(), Shortage> {
@@ -177,7 +189,7 @@ impl<'a, B: Backend> Mapping<'a, B> {
             Err(_) if self.release_spaces(self.core()?, |_| true)?.1 => self.reserve(request, group)?,
             answer => answer?,
         };
-        self.core()?.add_space(region, request.tag, group)?;
+        self.inner.add_space(&mut *self.core()?, region, request.tag, group)?;
         Ok(())
     }
 
@@ -204,7 +216,7 @@ impl<'a, B: Backend> Mapping<'a, B> {
             }
         };
         self.core()?.calls.add(calls);
-        Ok(self.inner.own(result?))
+        Ok(result?)
     }
 
     /// Releases the addresses of all spaces among some that contain no block and that no work uses. Returns true if there was any.

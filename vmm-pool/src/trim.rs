@@ -11,8 +11,9 @@ use gpu_vmm_core::{Backend, Bytes, Operation, Result};
 
 impl<B: Backend> Pool<B> {
     /// Returns free memory to the driver until the pool keeps no more than `keep` of it, of all [kinds](Pool::with_memory) together; the
-    /// kind that was added last returns its memory first. Returns the size of the released memory. Memory in thread caches counts as free. Waits for the streams that used the memory, and for the devices only
-    /// if no event covers the last frees of a stream. Memory that a capturing stream has used stays.
+    /// kind that was added last returns its memory first. Returns the size of the released memory. Memory in thread caches counts as
+    /// free. Waits for the streams that used the memory, and for the devices only if no event covers the last frees of a stream. Memory
+    /// that a capturing stream has used stays.
     ///
     /// HIP 7.1 and 7.2 keep memory as long as addresses are reserved that it was mapped at. On these versions, released
     /// memory is not available elsewhere until other memory is mapped at the addresses, or the pool ends.

@@ -69,8 +69,8 @@ impl<B: Backend> Pool<B> {
         self.owner.inner.core(Operation::QueryPool).map_or_else(|_| PoolUsage::default(), |core| core.usage())
     }
 
-    /// Sets the peak of the held memory to what the pool holds now, of this handle's [kind](Pool::with_memory). [`PoolStats::peak_held`](crate::PoolStats::peak_held)
-    /// follows.
+    /// Sets the peak of the held memory to what the pool holds now, of this handle's [kind](Pool::with_memory).
+    /// [`PoolStats::peak_held`](crate::PoolStats::peak_held) follows.
     ///
     /// # Errors
     ///
@@ -155,8 +155,8 @@ impl<B: Backend> Pool<B> {
         }
     }
 
-    /// Returns the physical memory of the pages that contain a part of a block of any [kind](Pool::with_memory), in order, and the distance of the part from the
-    /// beginning of the first page. The memory outlives the block, and other blocks may lie in it.
+    /// Returns the physical memory of the pages that contain a part of a block of any [kind](Pool::with_memory), in order, and the
+    /// distance of the part from the beginning of the first page. The memory outlives the block, and other blocks may lie in it.
     ///
     /// # Errors
     ///

@@ -30,8 +30,8 @@ impl<B: Backend> Block<B> {
 }
 
 impl<B: Backend> Pool<B> {
-    /// Takes the blocks out of a list that no work on other streams uses any more. Blocks of another pool or [kind](Pool::with_memory), and blocks whose uses have
-    /// not [ended](Block::end_uses), stay in the list. Waits for no work.
+    /// Takes the blocks out of a list that no work on other streams uses any more. Blocks of another pool or [kind](Pool::with_memory),
+    /// and blocks whose uses have not [ended](Block::end_uses), stay in the list. Waits for no work.
     ///
     /// # Errors
     ///

@@ -1,13 +1,9 @@
 //! Addresses below a limit, for hardware that reaches fewer addresses than the process has.
 
 use super::placement::{reserve_at, reserve_kept, reserve_near};
-use super::restorable::{MAX_HINT, TRIES, chosen, random};
+use super::restorable::{MAX_HINT, PORTABLE_UNIT, TRIES, chosen, random};
 use crate::driver::{Backend, Reservation};
 use crate::types::{Address, AddressRange, Alignment, Bytes, Detail, Error, Granularity, Operation, Result};
-
-/// The unit of the hints. CUDA reserves addresses in units of 32 MiB. Lower hints would lie in programs that the system loads at fixed
-/// addresses.
-const UNIT: u64 = 32 << 20;
 
 /// Reserves addresses that all lie below `limit`: those that the driver chooses if they do, else some at random hints.
 pub(super) fn reserve<B: Backend>(
@@ -28,7 +24,8 @@ pub(super) fn reserve<B: Backend>(
     }
     // The driver may want these addresses for another hint.
     drop(free);
-    let step = alignment.max(granularity.into()).bytes().0.max(UNIT);
+    // Hints below the first unit would lie in programs that the system loads at fixed addresses.
+    let step = alignment.max(granularity.into()).max(PORTABLE_UNIT.into()).bytes().0;
     let end = limit.0.min(MAX_HINT.0);
     let window = AddressRange { base: Address(step), size: Bytes(end.saturating_sub(step)) };
     let places = (window.size.0.saturating_sub(size.0) / step).saturating_add(1);

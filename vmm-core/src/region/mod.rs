@@ -53,6 +53,7 @@ pub(crate) use placement::rounded;
 pub use placement::{ADDRESS_SPACE, Placement};
 #[cfg(feature = "experimental-multicast")]
 pub(crate) use reserve::reserve;
+pub use restorable::PORTABLE_UNIT;
 pub use settings::RegionSettings;
 pub use suspend::{RegionState, Resumed, Suspended};
 

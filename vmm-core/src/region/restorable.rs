@@ -35,7 +35,10 @@ pub(super) const MAX_HINT: Address =
 /// The units in which every driver can map and reserve. Mapping: CUDA's granularity is 2 MiB on all GPUs; HIP's is 4 KiB, but
 /// less than 2 MiB does not work everywhere; the host's is a page. Reserving: CUDA reserves addresses in units of 32 MiB, and
 /// ignores the hint for reservations of up to 24 MiB.
-pub(super) const UNITS: [Granularity; 2] = [power_of_two(Bytes::mib(2)), power_of_two(UNIT)];
+pub(super) const UNITS: [Granularity; 2] = [power_of_two(Bytes::mib(2)), PORTABLE_UNIT];
+
+/// The unit in which every driver reserves addresses, and of the addresses of [portable](crate::RegionBuilder::portable) regions.
+pub const PORTABLE_UNIT: Granularity = power_of_two(UNIT);
 
 const UNIT: Bytes = Bytes::mib(32);
 

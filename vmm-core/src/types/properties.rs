@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_from_the_host_write_with_the_cpu_if_it_may_read() {
+    fn host_copies_need_the_cpus_access() {
         let (owner, device) = (DeviceId(1), Properties::on(DeviceId(1)));
         let host = device.located(Location::Host);
         let maps = [Access::None, Access::Read, Access::ReadWrite]
