@@ -247,3 +247,24 @@ fn suspended_tags_refuse_addresses() {
     let request = tagged.request(PAGE).at(Address(block.address().0 + Bytes::mib(4).0));
     assert_eq!(request.alloc().unwrap_err().kind(), ErrorKind::Suspended);
 }
+
+#[test]
+fn chosen_blocks_are_found_by_address() {
+    let backend = backend();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let block = at(&pool, hole(&backend, Bytes::mib(4)), Bytes::mib(4));
+    let found = gpu_vmm_core::at(block.address() + PAGE).unwrap().unwrap();
+    assert!(found.is_pool, "{found}");
+    assert_eq!(found.block.unwrap().range.base, block.address());
+}
+
+#[test]
+fn freed_chosen_block_serves_no_other_request() {
+    let backend = backend();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let address = hole(&backend, Bytes::mib(4));
+    drop(at(&pool, address, Bytes::mib(4)));
+    let other = pool.alloc(Bytes::mib(4)).unwrap();
+    assert_ne!(other.address(), address);
+    drop(at(&pool, address, Bytes::mib(4)));
+}

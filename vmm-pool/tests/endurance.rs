@@ -121,7 +121,7 @@ fn forgotten_streams_keep_no_events() {
 
 /// Every other tag has host memory. With a budget, the kinds take it from each other.
 #[test]
-fn programs_with_two_kinds_stay_within_the_bound() {
+fn two_kinds_stay_within_the_bound() {
     let kinds = |seed| Program { kinds: true, tags: 2, ..Program::random(seed) };
     let mut programs: Vec<_> = [1, 5, 9, 16, 20, 24, 40, 46]
         .map(|seed| (format!("seed {seed}, of two kinds"), kinds(seed)))

@@ -131,7 +131,7 @@ fn free_memory_of_other_kinds_gives_way() {
 }
 
 #[test]
-fn request_beyond_the_budget_takes_nothing_from_others() {
+fn oversized_request_takes_nothing_from_others() {
     let backend = backend();
     let pool = pool(&backend, 8 * PAGE);
     drop(pool.with_memory(HOST).unwrap().alloc(Bytes(4 * PAGE)).unwrap());
@@ -141,7 +141,7 @@ fn request_beyond_the_budget_takes_nothing_from_others() {
 
 /// The driver's memory is short, not the budget: kinds elsewhere keep theirs.
 #[test]
-fn full_device_takes_memory_of_its_own_kinds() {
+fn full_device_reclaims_its_own_kinds() {
     let backend = FaultInject::new(HostConfig::new().memory(Bytes(8 * PAGE)).open().unwrap());
     let pool = Pool::builder(&backend).build().unwrap();
     let shared = pool.with_memory(SHAREABLE).unwrap();
@@ -167,7 +167,7 @@ impl Fence for OnlyWaits {
 }
 
 #[test]
-fn pending_memory_of_other_kinds_is_waited_for() {
+fn request_waits_for_other_kinds_memory() {
     let backend = backend();
     let pool = pool(&backend, 8 * PAGE);
     let host = pool.with_memory(HOST).unwrap();

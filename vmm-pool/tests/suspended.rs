@@ -221,3 +221,21 @@ fn a_suspended_tag_is_not_forgotten() {
         assert_eq!(at.suspend().unwrap_err().kind(), ErrorKind::NotFound);
     }
 }
+
+/// A resume makes room by ending a space of its own tag whose blocks were freed, and needs less memory then.
+#[test]
+fn resume_counts_no_ended_space() {
+    let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
+    let pool = Pool::builder(&backend).budget(Bytes(4 * PAGE)).build().unwrap();
+    let tagged = pool.tagged("kv").unwrap();
+    let (small, large) = (tagged.alloc(Bytes::kib(100)).unwrap(), tagged.alloc(LARGE).unwrap());
+    tagged.suspend("kv", &BackingStore::nothing(), WaitFor::all_devices()).unwrap();
+    drop(small);
+    drop(pool.alloc(Bytes(PAGE)).unwrap());
+    // Waits for the frees, and keeps the free page.
+    pool.trim(Bytes(PAGE)).unwrap();
+    tagged.resume("kv").unwrap();
+    assert_eq!(pool.stats().held, LARGE.0);
+    drop(large);
+    drop(pool.alloc(Bytes(4 * PAGE)).unwrap());
+}

@@ -173,7 +173,7 @@ fn resume_restores_access_of_each_device() {
 
 /// The CPU writes the contents of host memory, and may only read it afterwards.
 #[test]
-fn resume_takes_the_hosts_write_access_away_again() {
+fn resume_removes_host_write_access() {
     let host = FaultInject::new(pair());
     let memory = Properties::on(ONE).located(Location::Host);
     let builder = Region::builder(&host).memory(memory).access(ONE, Access::ReadWrite);

@@ -18,8 +18,8 @@ fn found(address: Address) -> Option<AddressInfo> {
 }
 
 #[test]
-fn forked_child_has_a_registry_of_its_own() {
-    alone("registered::forked_child_has_a_registry_of_its_own", || {
+fn forked_child_has_its_own_registry() {
+    alone("registered::forked_child_has_its_own_registry", || {
         let host = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
         let parents = region(&host);
         let address = parents.address();

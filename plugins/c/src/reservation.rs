@@ -95,8 +95,8 @@ impl RegionOptions {
 /// cuMemAddressReserve; HIP: hipMemAddressReserve.
 ///
 /// Returns GPU_VMM_ADDRESS_TAKEN if the addresses of GPU_VMM_PLACE_EXACT are not free, or if no place is free that is restorable or
-/// below the limit; GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_INVALID_ARGUMENT for an address without a
-/// placement that has one, or GPU_VMM_UNSUPPORTED for memory that the driver lacks.
+/// below the limit; GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESS_SPACE, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_INVALID_ARGUMENT for an address
+/// without a placement that has one, or GPU_VMM_UNSUPPORTED for memory that the driver lacks.
 ///
 /// # Safety
 ///
