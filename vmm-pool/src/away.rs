@@ -1,4 +1,4 @@
-//! Regions that have left their spaces, so that a thread can suspend or resume them without the core.
+//! Regions that have left their spaces, so that a thread can suspend, resume or move them without the core.
 //!
 //! Their pages have no frames meanwhile: no request can take the memory, and no call unmaps it. The frames stay in use, so that
 //! the memory counts as held until it is gone. Blocks can be freed: their pages note it, and the memory becomes free when the
@@ -8,7 +8,7 @@ use crate::core::Core;
 use crate::frames::{FrameIndex, NO_FRAME, PageAddress};
 use crate::shared::Inner;
 use crate::space::Space;
-use gpu_vmm_core::{Backend, Bytes, Operation, Region, RegionState};
+use gpu_vmm_core::{Backend, Bytes, Operation, PhysicalMemory, Region, RegionState};
 
 /// A region outside its space.
 #[derive(Debug)]
@@ -61,6 +61,11 @@ impl<'a, B: Backend> Away<'a, B> {
                 self.parts.extend(core.detach(space));
             }
         }
+    }
+
+    /// Takes the active regions of a tag out as [`take_active`](Self::take_active) does, to suspend them: their memory is about to be free.
+    pub(crate) fn take_to_suspend(&mut self, core: &mut Core<B>, tag: u16) {
+        self.take_active(core, tag);
         self.frees = true;
         core.ongoing.begin();
     }
@@ -122,11 +127,11 @@ impl<B: Backend> Core<B> {
         self.spaces.iter().filter_map(Space::region).map(missing).sum()
     }
 
-    /// Returns what must be unmapped before the regions of a tag are the only holders of their memory: pages without blocks, whose
+    /// Returns what must be unmapped before the regions of some tags are the only holders of their memory: pages without blocks, whose
     /// memory stays in the pool, and used frames at all addresses except their blocks' own.
-    pub(crate) fn to_unmap(&self, tag: u16) -> Vec<PageAddress> {
+    pub(crate) fn to_unmap(&self, tags: &[u16]) -> Vec<PageAddress> {
         let mut pages = Vec::new();
-        for index in self.tags.spaces(tag) {
+        for index in tags.iter().flat_map(|tag| self.tags.spaces(*tag)) {
             let space = &self.spaces[index];
             for (page, at) in space.pages.iter().enumerate() {
                 let here = space.address_of(page);
@@ -160,7 +165,10 @@ impl<B: Backend> Core<B> {
         let Part { space: index, region, frames: before } = part;
         let space = &mut self.spaces[index];
         for (page, frame) in &before {
-            let mapping = region.mapping_at(space.offset_of(*page)).filter(|mapping| !mapping.poisoned);
+            // A move that failed, as its rollback did, leaves memory on another device.
+            let is_own = |memory: &PhysicalMemory<B>| memory.device() == self.settings.memory.device;
+            let mapping = region.mapping_at(space.offset_of(*page));
+            let mapping = mapping.filter(|mapping| !mapping.poisoned && is_own(mapping.memory));
             match mapping {
                 Some(mapping) if !is_suspended => {
                     self.frames.at(*frame).memory = Some(mapping.memory.clone());

@@ -81,6 +81,8 @@ pub(crate) enum Shortage {
     Taken(Box<Obstacle>),
     /// The tag is suspended.
     Suspended,
+    /// A thread moves the tag to another device.
+    Moving,
     /// No chunk has room: the caller must allocate one for this request without the core.
     Chunk(Request),
     /// Any other error.

@@ -1,7 +1,8 @@
 //! Reads and writes of a block's bytes.
 #![allow(unsafe_code)] // copies device memory, which stays mapped meanwhile
 
-use crate::tags::Tag;
+use crate::shared::Inner;
+use crate::tags::{Tag, TagState};
 use crate::{Block, PoolError};
 use gpu_vmm_core::{Address, Backend, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result};
 use gpu_vmm_premap::sync::{Arc, PoisonError, RwLockReadGuard};
@@ -57,16 +58,20 @@ impl<B: Backend> Block<B> {
             return Ok(());
         }
         let core = self.inner().core(OPERATION)?;
-        let (backend, device) = (core.backend.clone(), core.settings.memory.device);
+        let backend = core.backend.clone();
         let mut tags = [core.tag_of(self.piece()), core.tag_of(from.piece())].map(Arc::clone);
         drop(core);
         // Every copy locks in the same order. One tag is not locked twice: a suspension may wait between the two locks.
         tags.sort_by_key(|tag| tag.index);
         let [first, second] = &tags;
-        let _first = keep_mapped(first);
-        let _second = (first.index != second.index).then(|| keep_mapped(second));
+        let (_one, _both);
+        match first.index == second.index {
+            true => _one = keep_mapped(self.inner(), OPERATION, [&**first])?,
+            false => _both = keep_mapped(self.inner(), OPERATION, [&**first, &**second])?,
+        }
         self.check_usable(OPERATION)?;
         from.check_usable(OPERATION)?;
+        let device = self.inner().core(OPERATION)?.settings.memory.device;
         // SAFETY: both ranges lie in blocks that stay mapped for the device until this returns. Two blocks never overlap.
         unsafe { backend.copy(device, self.address() + offset, from.address() + range.offset, range.length) }
     }
@@ -88,7 +93,8 @@ impl<B: Backend> Block<B> {
     pub fn check_usable(&self, operation: Operation) -> Result<()> {
         let core = self.inner().core(operation)?;
         let tag = core.tag_of(self.piece());
-        if tag.is_suspended() || core.is_suspended(tag.index) {
+        let is_moving = tag.state() == TagState::Moving;
+        if !is_moving && (tag.is_suspended() || core.is_suspended(tag.index)) {
             return Err(Error::of_extension(operation, PoolError::Suspended { tag: tag.name.clone() }));
         }
         if let Some(offset) = core.lost_in(self.piece()) {
@@ -112,16 +118,26 @@ impl<B: Backend> Block<B> {
             return Ok(());
         }
         let core = self.inner().core(operation)?;
-        let (backend, device) = (core.backend.clone(), core.settings.memory.device);
-        let tag = Arc::clone(core.tag_of(self.piece()));
+        let (backend, tag) = (core.backend.clone(), Arc::clone(core.tag_of(self.piece())));
         drop(core);
-        let _mapped = keep_mapped(&tag);
+        let _mapped = keep_mapped(self.inner(), operation, [&tag])?;
         self.check_usable(operation)?;
+        // A move to another device has ended before.
+        let device = self.inner().core(operation)?.settings.memory.device;
         act(&backend, device, self.address() + offset)
     }
 }
 
-/// Keeps the memory of a tag mapped: a suspension waits for the guard.
-fn keep_mapped(tag: &Tag) -> RwLockReadGuard<'_, ()> {
-    tag.copies.read().unwrap_or_else(PoisonError::into_inner)
+/// Keeps the memory of tags mapped: a suspension or a move waits for the guards. Waits for a move that has begun, without a guard.
+fn keep_mapped<'a, B: Backend, const N: usize>(
+    inner: &Inner<B>,
+    operation: Operation,
+    tags: [&'a Tag; N],
+) -> Result<[RwLockReadGuard<'a, ()>; N]> {
+    loop {
+        let guards = tags.map(|tag| tag.copies.read().unwrap_or_else(PoisonError::into_inner));
+        let Some(moving) = tags.iter().find(|tag| tag.state() == TagState::Moving) else { return Ok(guards) };
+        drop(guards);
+        inner.wait_for_move(operation, moving)?;
+    }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Kinds<B: Backend> {
     added: Mutex<Vec<Arc<Owner<B>>>>,
     pub(crate) first: Arc<Owner<B>>,
     pub(crate) ledger: Arc<Ledger>,
+    /// The size of the device's memory, locked by the one thread that adds a kind or moves the pool to another device.
+    pub(crate) total: Mutex<Bytes>,
     /// The settings, callbacks and thread for further kinds.
     settings: Settings,
     calls: Callbacks,
@@ -69,7 +71,8 @@ impl<B: Backend> Kinds<B> {
     ) -> Result<Self> {
         let ledger = Arc::new(ledger);
         let first = owner(backend, settings.clone(), &ledger, &calls, premap.as_ref())?;
-        Ok(Self { added: Mutex::new(Vec::new()), first, ledger, settings, calls, premap })
+        let total = Mutex::new(settings.total);
+        Ok(Self { added: Mutex::new(Vec::new()), first, ledger, total, settings, calls, premap })
     }
 
     /// Returns all kinds, in the order in which they were added.
@@ -88,16 +91,18 @@ impl<B: Backend> Kinds<B> {
     }
 
     pub(crate) fn find(&self, memory: Properties) -> Option<Arc<Owner<B>>> {
-        if self.first.memory == memory {
+        if self.first.memory() == memory {
             return Some(Arc::clone(&self.first));
         }
-        lock(&self.added).iter().find(|owner| owner.memory == memory).map(Arc::clone)
+        lock(&self.added).iter().find(|owner| owner.memory() == memory).map(Arc::clone)
     }
 
     /// Adds a kind, unless another thread does.
     pub(crate) fn add(&self, operation: Operation, memory: Properties) -> Result<Arc<Owner<B>>> {
         let refused = |reason| Err(Error::new(operation, Detail::Unsupported { reason }));
-        let own = self.first.memory.device;
+        // A pool that is moved gets no kind meanwhile.
+        let total = lock(&self.total);
+        let own = self.first.memory().device;
         if memory.device != own {
             return refused(format!(
                 "the pool has memory of {own}, not of {}; build another pool",
@@ -108,13 +113,13 @@ impl<B: Backend> Kinds<B> {
         self.try_memory(memory)?;
         let new = owner(
             &self.first.backend,
-            self.settings.of(memory),
+            self.settings.of(memory, *total),
             &self.ledger,
             &self.calls,
             self.premap.as_ref(),
         )?;
         let mut added = lock(&self.added);
-        if let Some(known) = added.iter().find(|owner| owner.memory == memory).map(Arc::clone) {
+        if let Some(known) = added.iter().find(|owner| owner.memory() == memory).map(Arc::clone) {
             drop(added);
             return Ok(known);
         }
@@ -157,7 +162,7 @@ impl<B: Backend> Kinds<B> {
         (shortage, size): (&Shortage, Bytes),
         rounds: &mut u32,
     ) -> Result<bool> {
-        let Some(scarce) = Scarce::of(shortage, short.memory) else { return Ok(false) };
+        let Some(scarce) = Scarce::of(shortage, short.memory()) else { return Ok(false) };
         let others = self.others(short);
         // What can never be served takes nothing from others.
         let is_beyond = matches!(scarce, Scarce::Budget(budget) if size > budget);
@@ -175,7 +180,7 @@ impl<B: Backend> Kinds<B> {
         drop(core);
         *rounds += 1;
         let mut is_any = false;
-        for owner in others.iter().filter(|owner| scarce.is_of(owner.memory)) {
+        for owner in others.iter().filter(|owner| scarce.is_of(owner.memory())) {
             if wanted == 0 {
                 break;
             }
@@ -202,7 +207,7 @@ impl<B: Backend> Kinds<B> {
     pub(crate) fn several(&self) -> Box<[(Properties, PoolStats)]> {
         let all = self.all();
         let several = all.iter().filter(|_| all.len() > 1);
-        several.map(|owner| (owner.memory, owner.stats())).collect()
+        several.map(|owner| (owner.memory(), owner.stats())).collect()
     }
 
     /// Forgets a stream in all kinds but one, before it is destroyed.
@@ -327,8 +332,7 @@ fn owner<B: Backend>(
     premap: Option<&PremapThread>,
 ) -> Result<Arc<Owner<B>>> {
     let memory = settings.memory;
-    // The size of the host's memory is not known: the driver refuses what exceeds it.
-    let total = if memory.location.is_host() { Bytes(u64::MAX) } else { settings.total };
+    let total = limit(memory, settings.total);
     let mut core = Core::new(backend, settings, ledger)?;
     // The tag of blocks without one.
     drop(core.tags.named("")?);
@@ -336,4 +340,9 @@ fn owner<B: Backend>(
     let known: Arc<dyn BlockOwner> = Arc::<Owner<B>>::clone(&owner);
     owner.inner.set_block_owner(Arc::downgrade(&known));
     Ok(owner)
+}
+
+/// Returns the size above which no block is tried. The size of the host's memory is not known: the driver refuses what exceeds it.
+pub(crate) fn limit(memory: Properties, of_device: Bytes) -> Bytes {
+    if memory.location.is_host() { Bytes(u64::MAX) } else { of_device }
 }

@@ -77,9 +77,9 @@
 //! # Tracing
 //!
 //! With the feature `tracing` of gpu-vmm-core, the pool reports to the crate `tracing` under the target `gpu_vmm_pool`. The
-//! spans are `allocate` (only of allocations for which the pool maps memory), `trim`, `suspend` and `resume`, and contain the
-//! spans of the pool's regions. The events are `mapped` (with the number of pages that were free at other addresses and the
-//! number of new ones), `given back` and `out of memory`. The pool calls subscribers under its locks: they must not call the
+//! spans are `allocate` (only of allocations for which the pool maps memory), `trim`, `suspend`, `resume` and `move to device`, and
+//! contain the spans of the pool's regions. The events are `mapped` (with the number of pages that were free at other addresses and
+//! the number of new ones), `given back` and `out of memory`. The pool calls subscribers under its locks: they must not call the
 //! pool.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -106,6 +106,7 @@ mod lend;
 mod lost;
 mod mapping;
 mod missing_pages;
+mod move_device;
 mod obstacle;
 mod ongoing;
 mod owner;

@@ -12,7 +12,7 @@ use crate::shared::CoreGuard;
 use crate::space::{RangeIndex, Spot, rounded};
 use crate::stream_order::{CLEAN, FreeAfter, StreamIndex};
 use gpu_vmm_core::extend::{event, span};
-use gpu_vmm_core::{Address, Backend, Bytes, Error, Operation, Properties, Stream};
+use gpu_vmm_core::{Address, Backend, Bytes, Error, Operation, Stream};
 use std::ops::Range;
 
 /// The frames for a request: claimed ones that existed before, and new ones.
@@ -385,13 +385,14 @@ impl<B: Backend> Pool<B> {
 
     /// Overwrites pages without the core.
     fn overwrite(&self, work: Overwriting) -> Result<CoreGuard<'_, B>, Shortage> {
-        let Owner { inner, backend, memory: Properties { device, .. }, .. } = &*self.owner;
+        let Owner { inner, backend, .. } = &*self.owner;
+        let device = self.owner.memory().device;
         let Overwriting { piece, space, base, page: size, pages, free_after } = work;
         let mut filled = 0;
         let result = pages.iter().try_for_each(|page| {
             // SAFETY: the page is mapped for the device, which may write it, until the mark is removed: it belongs to a taken range,
             // so that its frame is not free, and a suspension waits for the mark. No work uses it: it was free.
-            unsafe { backend.fill(*device, base + Bytes(*page as u64 * size.0), size, 0) }?;
+            unsafe { backend.fill(device, base + Bytes(*page as u64 * size.0), size, 0) }?;
             filled += 1;
             Ok::<(), Error>(())
         });

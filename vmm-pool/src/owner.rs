@@ -13,7 +13,9 @@ use gpu_vmm_core::extend::event;
 use gpu_vmm_core::{Backend, Bytes, Error, Operation, Properties};
 use gpu_vmm_premap::PremapThread;
 use gpu_vmm_premap::extend::Registration;
+use gpu_vmm_premap::sync::atomic::{AtomicU64, Ordering};
 use gpu_vmm_premap::sync::thread::available_parallelism;
+use gpu_vmm_premap::sync::{Mutex, lock};
 use std::sync::{Arc, Weak};
 
 /// The most thread caches of a pool.
@@ -23,10 +25,10 @@ const THREAD_CACHES: usize = 64;
 pub(crate) struct Owner<B: Backend> {
     pub(crate) inner: Arc<Inner<B>>,
     pub(crate) backend: B,
-    /// The properties of the memory.
-    pub(crate) memory: Properties,
+    /// The properties of the memory, for calls without the core.
+    memory: Mutex<Properties>,
     /// The size of the device's memory.
-    pub(crate) total: Bytes,
+    total: AtomicU64,
     thread_caches: Box<[ThreadCacheRef<B>]>,
     calls: Callbacks,
     /// The registration with the premap thread.
@@ -49,7 +51,24 @@ impl<B: Backend> Owner<B> {
         let thread_caches = (0..count).map(|_| ThreadCacheRef::new(ThreadCache::new(&inner))).collect();
         let foresee: Weak<Inner<B>> = Arc::downgrade(&inner);
         let premap = premap.map(|thread| thread.register(foresee));
+        let (memory, total) = (Mutex::new(memory), AtomicU64::new(total.0));
         Self { inner, backend, memory, total, thread_caches, calls, premap, kept_blocks: KeptBlocks::new() }
+    }
+
+    /// Returns the properties of the memory.
+    pub(crate) fn memory(&self) -> Properties {
+        *lock(&self.memory)
+    }
+
+    /// Returns the size of the device's memory.
+    pub(crate) fn total(&self) -> Bytes {
+        Bytes(self.total.load(Ordering::Relaxed))
+    }
+
+    /// Notes that the memory is on another device. The caller holds the core.
+    pub(crate) fn note_moved(&self, memory: Properties, total: Bytes) {
+        *lock(&self.memory) = memory;
+        self.total.store(total.0, Ordering::Relaxed);
     }
 
     /// Returns the thread cache of a thread.
@@ -137,6 +156,7 @@ impl<B: Backend> Owner<B> {
                     Shortage::Addresses { .. }
                         | Shortage::Taken(_)
                         | Shortage::Suspended
+                        | Shortage::Moving
                         | Shortage::Other(_)
                 );
                 let is_capturing = is_of_memory && core.streams.is_any_capturing();
@@ -146,7 +166,7 @@ impl<B: Backend> Owner<B> {
             Err(error) => return error,
         };
         // After the question about captures, which the statistics count as a driver call.
-        let (device, name, stats) = (self.memory.device, tag.name.clone(), Box::new(self.stats()));
+        let (device, name, stats) = (self.memory().device, tag.name.clone(), Box::new(self.stats()));
         let source_of = |source| match source {
             ExhaustedResource::Budget(budget) if of_environment => {
                 ExhaustedResource::BudgetOfEnvironment(budget)
@@ -191,7 +211,9 @@ impl<B: Backend> Owner<B> {
                 },
             ),
             Shortage::Taken(obstacle) => Error::of_extension(operation, obstacle.error(name)),
-            Shortage::Suspended => Error::of_extension(operation, PoolError::Suspended { tag: name }),
+            Shortage::Suspended | Shortage::Moving => {
+                Error::of_extension(operation, PoolError::Suspended { tag: name })
+            }
             Shortage::Other(error) => error,
             Shortage::Caches | Shortage::Mapping | Shortage::Space(_) | Shortage::Chunk(_) => {
                 Error::of_extension(

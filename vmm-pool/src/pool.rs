@@ -284,8 +284,9 @@ impl<B: Backend> Pool<B> {
             return Err(Error::new(OPERATION, Detail::ZeroSize));
         }
         Alignment::new(alignment).ok_or_else(|| Error::new(OPERATION, Detail::BadAlignment { alignment }))?;
-        let (device, total) = (self.owner.memory.device, self.owner.total);
+        let total = self.owner.total();
         if size > total {
+            let device = self.owner.memory().device;
             return Err(Error::new(OPERATION, Detail::ExceedsDevice { requested: size, device, total }));
         }
         Ok(None)
@@ -355,6 +356,7 @@ impl<B: Backend> Pool<B> {
             }
             let of_others = (&shortage, size);
             match shortage {
+                Shortage::Moving => self.owner.inner.wait_for_move(OPERATION, &self.tag)?,
                 Shortage::Caches if !settled => self.owner.settle(OPERATION, |_, _| true)?,
                 _ if self.kinds.give_way(&self.owner, OPERATION, of_others, &mut given)? => {}
                 ref shortage if can_end(shortage) && waits.climb(&self.kinds, &self.owner, OPERATION)? => {}
@@ -522,6 +524,7 @@ fn can_end(shortage: &Shortage) -> bool {
         | Shortage::Mapping
         | Shortage::Space(_)
         | Shortage::Suspended
+        | Shortage::Moving
         | Shortage::Chunk(_) => false,
     }
 }

@@ -120,7 +120,7 @@ impl<'a, B: Backend> PoolSave<'a, B> {
         let mut saved = Saved { inner: &owner.inner, description, segments: Vec::new(), pinned: Vec::new() };
         saved.collect(self.pool, &tags, &sizes)?;
         span!(TakeSnapshot, bytes = saved.description.contents().0);
-        done.wait(&owner.backend, || std::iter::once(owner.memory.device))?;
+        done.wait(&owner.backend, || std::iter::once(owner.memory().device))?;
         let Saved { description, segments, .. } = &saved;
         // SAFETY: each segment is a page that stays mapped for its device while it is pinned. Copies of blocks' bytes wait, and the
         // caller lets no other work write.

@@ -33,10 +33,10 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns the settings for another kind of memory.
-    pub(crate) fn of(&self, memory: Properties) -> Self {
+    /// Returns the settings for another kind of memory, of a device with `total` memory.
+    pub(crate) fn of(&self, memory: Properties, total: Bytes) -> Self {
         let access = vec![Grant { device: memory.device, access: Access::ReadWrite }];
-        Self { memory, access, shareable: false, ..self.clone() }
+        Self { memory, access, total, shareable: false, ..self.clone() }
     }
 
     /// Returns by how many bytes the pool may exceed the most memory that was ever needed at one time. Up to that limit it

@@ -19,6 +19,7 @@ const MARKS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Streams<B: Backend> {
     pub(crate) backend: B,
+    /// The device of the default stream, and of streams that the pool does not know yet.
     device: DeviceId,
     /// The streams by number. The first entry stands for no stream.
     pub(crate) list: Vec<Progress>,
@@ -32,19 +33,21 @@ pub(crate) struct Streams<B: Backend> {
     owes: bool,
     /// The number of times that a stream was found to have come further.
     pub(crate) advances: u64,
-    /// Events for later use on any stream: a number whose stream was forgotten keeps none.
-    spare: Vec<Arc<dyn Event>>,
+    /// Events for later use on any stream of their device: a number whose stream was forgotten keeps none.
+    spare: Vec<(DeviceId, Arc<dyn Event>)>,
 }
 
 /// The progress of a stream.
 #[derive(Debug)]
 pub(crate) struct Progress {
     stream: Stream<'static>,
+    /// The device whose events are recorded on it.
+    device: DeviceId,
     /// The number of registrations; zero for a stream that the pool knows from requests alone.
     registrations: u32,
     /// True if the stream was forgotten and may not exist any more. Its number serves another stream once all of its work is done.
     pub(crate) is_retired: bool,
-    /// True if no event of the pool's device can be recorded on it, because it belongs to another device or context.
+    /// True if no event of its device can be recorded on it, because it belongs to another device or context.
     is_foreign: bool,
     /// True if it needs an event as soon as it does not capture any more.
     owes: bool,
@@ -59,9 +62,10 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    fn new(stream: Stream<'static>) -> Self {
+    fn new(stream: Stream<'static>, device: DeviceId) -> Self {
         Self {
             stream,
+            device,
             registrations: 0,
             is_retired: false,
             is_foreign: false,
@@ -88,7 +92,7 @@ impl Progress {
 
 impl<B: Backend> Streams<B> {
     pub(crate) fn new(backend: &B, device: DeviceId) -> Self {
-        let none = Progress::new(Stream::DEFAULT);
+        let none = Progress::new(Stream::DEFAULT, device);
         Self {
             backend: backend.clone(),
             device,
@@ -117,7 +121,7 @@ impl<B: Backend> Streams<B> {
         let (count, limit) = (self.list.len(), usize::from(MIXED));
         if let Some(index) = self.vacant() {
             let Progress { done, freed, .. } = self.list[index];
-            self.list[index] = Progress { done, freed, ..Progress::new(stream) };
+            self.list[index] = Progress { done, freed, ..Progress::new(stream, self.device) };
             self.backend.deferred().watch_stream(stream);
             return Ok(index as StreamIndex);
         }
@@ -125,7 +129,7 @@ impl<B: Backend> Streams<B> {
             let reason = format!("the pool serves the maximum of {} streams; forget some of them", limit - 1);
             return Err(Error::new(operation, Detail::Unsupported { reason }));
         }
-        self.list.push(Progress::new(stream));
+        self.list.push(Progress::new(stream, self.device));
         self.backend.deferred().watch_stream(stream);
         Ok(count as StreamIndex)
     }
@@ -175,7 +179,7 @@ impl<B: Backend> Streams<B> {
         let progress = &mut self.list[place];
         progress.is_retired = true;
         let last = if is_marked { progress.marks.pop_back() } else { None };
-        self.spare.extend(progress.marks.drain(..).map(|(_, event)| event));
+        self.spare.extend(progress.marks.drain(..).map(|(_, event)| (progress.device, event)));
         let Some((moment, mut event)) = last else { return };
         // No thread waits for it yet: it was recorded in this hold of the core.
         match Arc::get_mut(&mut event).map(|event| event.outlive_stream()) {
@@ -183,6 +187,21 @@ impl<B: Backend> Streams<B> {
             Some(Err(error)) => self.tell(error),
             None => {}
         }
+    }
+
+    /// Makes the default stream that of another device, and takes streams that the pool does not know yet for that device's. Returns false
+    /// if work before a free on the default stream may not be done.
+    pub(crate) fn move_to(&mut self, device: DeviceId) -> bool {
+        let mut defaults =
+            self.list.iter_mut().skip(1).filter(|one| one.stream.is_default() && !one.is_retired);
+        if let Some(default) = defaults.next() {
+            if !default.is_idle() {
+                return false;
+            }
+            default.device = device;
+        }
+        self.device = device;
+        true
     }
 
     pub(crate) fn stream(&self, index: StreamIndex) -> Stream<'static> {
@@ -379,7 +398,7 @@ impl<B: Backend> Streams<B> {
     }
 
     fn record(&mut self, index: usize) -> Result<bool> {
-        let mut event = self.event()?;
+        let mut event = self.event(self.list[index].device)?;
         let progress = &mut self.list[index];
         let Some(unused) = Arc::get_mut(&mut event) else { return Ok(false) };
         let recorded = unused.record(progress.stream);
@@ -391,20 +410,21 @@ impl<B: Backend> Streams<B> {
             progress.unmarked = 0;
             progress.marks.push_back((progress.freed, event));
         } else {
-            self.spare.push(event);
+            self.spare.push((progress.device, event));
         }
         recorded.map(|()| is_kept)
     }
 
-    /// Returns an event that is not in use.
-    fn event(&mut self) -> Result<Arc<dyn Event>> {
-        while let Some(mut event) = self.spare.pop() {
+    /// Returns an event of a device that is not in use.
+    fn event(&mut self, device: DeviceId) -> Result<Arc<dyn Event>> {
+        while let Some(place) = self.spare.iter().rposition(|(of, _)| *of == device) {
+            let (_, mut event) = self.spare.swap_remove(place);
             // A thread that waits for the event still holds it.
             if Arc::get_mut(&mut event).is_some() {
                 return Ok(event);
             }
         }
-        self.backend.event(self.device).map(Arc::from)
+        self.backend.event(device).map(Arc::from)
     }
 
     /// Notes that the work of a stream up to a moment is done.
@@ -413,7 +433,7 @@ impl<B: Backend> Streams<B> {
         self.advances += u64::from(moment > progress.done);
         progress.done = progress.done.max(moment);
         let passed = progress.marks.partition_point(|(marked, _)| *marked <= moment);
-        self.spare.extend(progress.marks.drain(..passed).map(|(_, event)| event));
+        self.spare.extend(progress.marks.drain(..passed).map(|(_, event)| (progress.device, event)));
     }
 
     pub(crate) fn poll_one(&mut self, index: usize) {
@@ -456,7 +476,7 @@ mod tests {
         let mut index = |address| streams.index(Operation::RegisterStream, stream(address));
         assert_eq!([0x1000, 0x2000, 0x1000].map(|address| index(address).unwrap()), [1, 2, 1]);
         // As if there were one stream for each of the other numbers but the last.
-        streams.list.resize_with(usize::from(MIXED) - 1, || Progress::new(stream(0x3000)));
+        streams.list.resize_with(usize::from(MIXED) - 1, || Progress::new(stream(0x3000), DeviceId(0)));
         let mut index = |address| streams.index(Operation::RegisterStream, stream(address));
         assert_eq!(index(0x4000).unwrap(), MIXED - 1);
         let error = index(0x5000).unwrap_err();

@@ -70,7 +70,7 @@ impl<B: Backend> Pool<B> {
     ) -> Result<Bytes> {
         let inner = &*self.owner.inner;
         self.owner.settle(operation, |index, _| index == tag.index)?;
-        done.wait(&self.owner.backend, || std::iter::once(self.owner.memory.device))?;
+        done.wait(&self.owner.backend, || std::iter::once(self.owner.memory().device))?;
         // Waits for copies that have begun. No other one begins: it looks at the tag's state first.
         drop(tag.copies.write().unwrap_or_else(PoisonError::into_inner));
         let mut away = Away::new(inner, operation);
@@ -83,9 +83,9 @@ impl<B: Backend> Pool<B> {
             let mut core = mapping.core()?;
             core.collect_pending();
             while core.is_idle_all(tag.index) {
-                let pages = core.to_unmap(tag.index);
+                let pages = core.to_unmap(&[tag.index]);
                 if pages.is_empty() {
-                    away.take_active(&mut core, tag.index);
+                    away.take_to_suspend(&mut core, tag.index);
                     let allowed = core.settings.access.clone();
                     drop(core);
                     drop(mapping);
@@ -286,12 +286,12 @@ fn no_such_tag<B: Backend>(core: &Core<B>, operation: Operation, name: &str) -> 
     Error::of_extension(operation, PoolError::NoSuchTag { tag: name.into(), existing: existing.join(", ") })
 }
 
-/// A suspension or a resume of a tag: the only one until it is dropped.
+/// A suspension, a resume or a move of a tag: the only one until it is dropped.
 #[derive(Debug)]
-struct Transition<'a, B: Backend> {
+pub(crate) struct Transition<'a, B: Backend> {
     inner: &'a Inner<B>,
     operation: Operation,
-    tag: &'a Tag,
+    pub(crate) tag: Arc<Tag>,
     /// The state afterwards; none for the state that the memory has then.
     ends: Option<TagState>,
 }
@@ -305,7 +305,7 @@ impl<'a, B: Backend> Transition<'a, B> {
     fn begin(
         inner: &'a Inner<B>,
         operation: Operation,
-        tag: &'a Tag,
+        tag: &Arc<Tag>,
         state: TagState,
     ) -> Result<Option<Self>> {
         let core = inner.core_when(operation, |_| tag.state().is_settled())?;
@@ -318,9 +318,27 @@ impl<'a, B: Backend> Transition<'a, B> {
         }
         tag.set_state(state);
         drop(core);
+        let tag = Arc::clone(tag);
         // A call that fails leaves a suspended tag suspended.
         let ends = Some(before).filter(|before| *before == TagState::Suspended);
         Ok(Some(Self { inner, operation, tag, ends }))
+    }
+}
+
+impl<'a, B: Backend> Transition<'a, B> {
+    /// Begins a move, once no other thread suspends, resumes or moves the tag. A tag that has no name any more moves too.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Suspended`] for a suspended tag.
+    pub(crate) fn hold_to_move(inner: &'a Inner<B>, operation: Operation, tag: &Arc<Tag>) -> Result<Self> {
+        let core = inner.core_when(operation, |_| tag.state().is_settled())?;
+        if tag.state() != TagState::Active {
+            return Err(Error::of_extension(operation, PoolError::Suspended { tag: tag.name.clone() }));
+        }
+        tag.set_state(TagState::Moving);
+        drop(core);
+        Ok(Self { inner, operation, tag: Arc::clone(tag), ends: None })
     }
 }
 
@@ -345,7 +363,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Returns true if no work uses a tag's memory or addresses, apart from the work of its live blocks.
-    fn is_idle_all(&self, tag: u16) -> bool {
+    pub(crate) fn is_idle_all(&self, tag: u16) -> bool {
         let pages = self.tags.spaces(tag).flat_map(|space| self.spaces[space].pages.iter());
         pages.filter(|page| page.is_mapped()).all(|page| self.frames.waiting(page.frame).count == 0)
     }
@@ -374,7 +392,7 @@ impl<'a, B: Backend> Mapping<'a, B> {
     }
 
     /// Gives devices access to a tag's memory that do not have the access among the `allowed` ones.
-    fn allow_tag(&self, mut core: CoreGuard<'a, B>, tag: u16, allowed: &[Grant]) -> Result<()> {
+    pub(crate) fn allow_tag(&self, mut core: CoreGuard<'a, B>, tag: u16, allowed: &[Grant]) -> Result<()> {
         let devices = core.settings.access.iter().filter(|grant| !allowed.contains(grant));
         let devices: Vec<_> = devices.copied().collect();
         for space in core.tags.spaces(tag) {

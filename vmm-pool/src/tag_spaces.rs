@@ -8,7 +8,7 @@ use crate::mapping::Mapping;
 use crate::shared::{CoreGuard, Inner};
 use crate::space::{Group, MIXED_ADDRESSES, MIXED_PAGES, Space};
 use crate::stats::DriverCalls;
-use crate::tags::{LIMIT, Tag};
+use crate::tags::{LIMIT, Tag, TagState};
 use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Placement, Region, Result};
 use gpu_vmm_premap::sync::Arc;
 
@@ -18,7 +18,11 @@ const FIRST: u64 = 16;
 impl<B: Backend> Core<B> {
     #[inline]
     pub(crate) fn check_active(&self, tag: u16) -> Result<(), Shortage> {
-        if self.tags.get(tag).is_suspended() { Err(Shortage::Suspended) } else { Ok(()) }
+        match self.tags.get(tag).state() {
+            TagState::Active => Ok(()),
+            TagState::Moving => Err(Shortage::Moving),
+            _ => Err(Shortage::Suspended),
+        }
     }
 
     /// Returns the tag of a piece that is not free.

@@ -12,14 +12,14 @@ pub(crate) struct Tag {
     pub(crate) name: Box<str>,
     /// A [`TagState`], and [`HAS_LOST`] or not. Changed under the core's lock; requests read it under the lock of their thread cache.
     state: AtomicU8,
-    /// Locked for reading by copies of its blocks' bytes, and for writing by a suspension that waits for these copies.
+    /// Locked for reading by copies of its blocks' bytes, and for writing by a suspension or a move that waits for these copies.
     pub(crate) copies: RwLock<()>,
 }
 
 /// What happens to the memory of a tag.
 ///
-/// A thread that suspends or resumes the tag sets the state under the core, copies the contents without the core, and sets the
-/// next state under the core. Meanwhile other threads that suspend or resume the tag wait, and blocks can be freed.
+/// A thread that suspends, resumes or moves the tag sets the state under the core, copies the contents without the core, and sets the
+/// next state under the core. Meanwhile other threads that suspend, resume or move the tag wait, and blocks can be freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TagState {
     /// Requests are served.
@@ -30,19 +30,21 @@ pub(crate) enum TagState {
     Suspended,
     /// A thread maps memory again and copies the contents back.
     Resuming,
+    /// A thread moves the memory to another device. Requests and copies wait.
+    Moving,
 }
 
 impl TagState {
-    const ALL: [Self; 4] = [Self::Active, Self::Suspending, Self::Suspended, Self::Resuming];
+    const ALL: [Self; 5] = [Self::Active, Self::Suspending, Self::Suspended, Self::Resuming, Self::Moving];
 
-    /// Returns true if no thread suspends or resumes the tag.
+    /// Returns true if no thread suspends, resumes or moves the tag.
     pub(crate) fn is_settled(self) -> bool {
         matches!(self, Self::Active | Self::Suspended)
     }
 }
 
 /// Pages with blocks are out of use. The blocks may be freed into thread caches, from which no request is served any more.
-const HAS_LOST: u8 = 4;
+const HAS_LOST: u8 = 8;
 
 impl Tag {
     pub(crate) fn state(&self) -> TagState {
@@ -55,9 +57,9 @@ impl Tag {
         self.state.store(state as u8 | lost, Ordering::Release);
     }
 
-    /// Returns true unless its memory can be used: it is suspended, or a thread suspends or resumes it.
+    /// Returns true if its memory is suspended, or if a thread suspends or resumes it.
     pub(crate) fn is_suspended(&self) -> bool {
-        self.state() != TagState::Active
+        !matches!(self.state(), TagState::Active | TagState::Moving)
     }
 
     /// Notes that pages with blocks are out of use. The caller holds the core.

@@ -144,7 +144,7 @@ impl<B: Backend> Pool<B> {
             return Ok(());
         }
         self.owner.inner.process.check(operation)?;
-        let capabilities = self.owner.backend.capabilities(self.owner.memory.device)?;
+        let capabilities = self.owner.backend.capabilities(self.owner.memory().device)?;
         let missing = |found: &Capability| found.feature == Feature::ReadOnlyAccess && !found.available;
         match capabilities.into_iter().find(missing) {
             None => Ok(()),

@@ -45,7 +45,7 @@ impl<B: Backend> Pool<B> {
     /// Returns the properties of the memory that this handle allocates.
     #[must_use]
     pub fn memory(&self) -> Properties {
-        self.owner.memory
+        self.owner.memory()
     }
 
     /// Returns the statistics of each kind of memory of the pool, the pool's own kind first. [`stats`](Pool::stats) has those of this
@@ -53,7 +53,7 @@ impl<B: Backend> Pool<B> {
     #[must_use]
     pub fn kinds(&self) -> Vec<(Properties, PoolStats)> {
         match self.owner.inner.process.is_this() {
-            true => self.kinds.all().iter().map(|owner| (owner.memory, owner.stats())).collect(),
+            true => self.kinds.all().iter().map(|owner| (owner.memory(), owner.stats())).collect(),
             false => Vec::new(),
         }
     }

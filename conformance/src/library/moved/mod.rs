@@ -17,7 +17,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
 const SEED: u64 = 4000;
 
 /// The chosen device and another one, which may lack access to each other's memory. Skips the case if there is no other.
-fn two<B: TestKit>(subject: &Subject<B>) -> (DeviceId, DeviceId) {
+pub(crate) fn two<B: TestKit>(subject: &Subject<B>) -> (DeviceId, DeviceId) {
     let usable = subject.backend.devices().iter().filter(|device| device.unusable.is_none());
     match usable.map(|device| device.id).find(|id| *id != subject.device) {
         Some(other) => (subject.device, other),

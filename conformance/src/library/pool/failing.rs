@@ -6,10 +6,11 @@ use super::{adds_up, is_empty, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::failures::injected;
 use crate::library::flights::own;
+use crate::library::moved::two;
 use crate::library::tools::idle;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
-use gpu_vmm_core::{BackingStore, Bytes, Detail, Operation, Result, Stream};
+use gpu_vmm_core::{BackingStore, Bytes, Detail, MovePath, Operation, Result, Stream};
 use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
@@ -33,6 +34,9 @@ cases! { "pool":
     failing_suspend,
     /// Whichever driver call fails while memory is resumed, live blocks keep their bytes and a retry succeeds.
     failing_resume,
+    /// Whichever driver call fails while a pool of two kinds of memory moves to another device, live blocks keep their bytes on the old
+    /// device, and a retry succeeds.
+    failing_move,
     /// If a driver call fails while a free releases memory beyond the kept limit, the error is recorded in the drop log.
     failing_free,
     /// If a driver call fails while a block that another stream has used is freed, the error is recorded in the drop log.
@@ -278,6 +282,25 @@ fn failing_resume<B: TestKit>(subject: &Subject<B>) {
         bench.pool.suspend("", &bench.store, idle()).unwrap();
     };
     let act = |bench: &mut Bench<'_, B>| bench.pool.resume("").map(|_| bench.backend.stop());
+    sweep_suspended(subject, prepare, act);
+}
+
+fn failing_move<B: TestKit>(subject: &Subject<B>) {
+    let (a, b) = two(subject);
+    let prepare = |bench: &mut Bench<'_, B>| {
+        holes(bench);
+        bench.add(&bench.pool.clone(), Bytes(5000)).unwrap();
+        // A driver that exports no memory has one kind.
+        if let Ok(other) = bench.pool.with_memory(bench.pool.memory().shareable()) {
+            bench.add(&other, bench.pages(1)).unwrap();
+        }
+    };
+    let act = |bench: &mut Bench<'_, B>| {
+        assert_eq!(bench.pool.memory().device, a);
+        bench.pool.move_to_device(b, MovePath::Fastest(None), idle())?;
+        let calls = bench.backend.stop();
+        bench.pool.move_to_device(a, MovePath::Fastest(None), idle()).map(|_| calls)
+    };
     sweep_suspended(subject, prepare, act);
 }
 

@@ -9,6 +9,7 @@ mod failing;
 mod frames;
 mod kinds;
 mod limits;
+mod moved;
 mod order;
 mod pages;
 mod random;
@@ -53,6 +54,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         tags::cases(),
         chosen::cases(),
         saved::cases(),
+        moved::cases(),
         raw::cases(),
         ends::cases(),
         failing::cases(),
