@@ -1,6 +1,5 @@
 //! Shortages: of the budget, of memory that is not in use any more, of addresses.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+#![allow(unsafe_code)]
 
 use gpu_vmm_core::{
     Backend, BackingStore, Bytes, Detail, DeviceId, Error, ErrorKind, Operation, Result, Stream, WaitFor,

@@ -1,6 +1,4 @@
 //! Requests that only memory that is mapped and free may serve.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm_core::{BackingStore, Bytes, WaitFor};
 use gpu_vmm_host::HostConfig;

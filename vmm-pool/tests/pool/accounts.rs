@@ -1,7 +1,6 @@
 //! Random operations on a pool with several tags and streams: after each, the statistics agree with the calls that reached the
 //! driver.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+#![allow(unsafe_code)]
 
 use gpu_vmm_core::{BackingStore, Bytes, DeviceId, Operation, Stream, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};

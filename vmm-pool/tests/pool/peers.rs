@@ -1,6 +1,4 @@
 //! The access of other devices to a pool's memory: blocks from before and after, suspended tags, and calls that fail.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm_core::{Access, BackingStore, Bytes, DeviceId, ErrorKind, Operation, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};

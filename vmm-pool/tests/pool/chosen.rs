@@ -1,6 +1,4 @@
 //! Blocks at addresses that the caller chooses.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::panic, clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm_core::{Address, Backend, Bytes, Detail, Error, ErrorKind, Placement, Region, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};

@@ -1,6 +1,5 @@
 //! While a thread creates, maps or unmaps memory, other threads are served from mapped memory.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::expect_used, clippy::unwrap_used, missing_docs, unsafe_code)]
+#![allow(unsafe_code)]
 
 use gpu_vmm_core::testkit::TestKit;
 use gpu_vmm_core::{BackingStore, Bytes, DeviceId, Operation, Stream, SyncCalls, WaitFor};

@@ -1,6 +1,4 @@
 //! Memory for other processes: what a pool creates when it was asked for such memory, and when the driver refuses it.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm_core::{Address, Bytes, ErrorKind, Operation, Result};
 use gpu_vmm_host::{HostBackend, HostConfig};

@@ -8,8 +8,6 @@
 //!
 //! The memory is the host backend's, and no program touches it. The streams are the test's own, and end late. A program is the
 //! same in each run, except for what several threads do at the same time.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm_core::Bytes;
 use gpu_vmm_host::HostConfig;

@@ -1,6 +1,4 @@
 //! What a forked child does with a pool of its parent: nothing, neither on the way nor at the end.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm_core::{Backend, Bytes, Result};
 use gpu_vmm_host::HostConfig;

@@ -1,7 +1,6 @@
 //! The large block that was freed last, which the pool keeps outside the core: which request receives it, and that it is free
 //! memory.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+#![allow(unsafe_code)]
 
 use gpu_vmm_core::{Address, Bytes, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};

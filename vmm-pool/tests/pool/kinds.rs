@@ -1,6 +1,4 @@
 //! Several kinds of memory in one pool: their properties, the budget that they share, and what gives way to what.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 use gpu_vmm_core::{
     Access, Backend, BackingStore, Bytes, DeviceId, ErrorKind, HandleTypes, Location, Operation, Properties,

@@ -1,7 +1,5 @@
 //! Pages whose memory is lost while blocks lie in them: a call failed, and so did its rollback. A slab and a thread cache hold memory
 //! next to the blocks' own, and none of it serves a later request.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm_core::{BackingStore, Bytes, Detail, DeviceId, ErrorKind, Operation, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};

@@ -1,6 +1,5 @@
 //! Blocks that are lent to the types of other libraries: which device, stream, range and state a block accepts.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+#![allow(unsafe_code)]
 
 use gpu_vmm_core::extend::{LendMemory, lend_elements};
 use gpu_vmm_core::{

@@ -1,6 +1,4 @@
 //! Pools that are saved in a file and restored from it.
-#![cfg(all(feature = "snapshot", target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm_core::{
     Address, Backend, BackingStore, Bytes, Detail, DeviceId, Error, ErrorKind, Operation, Region, Result,

@@ -1,6 +1,5 @@
 //! A request that finds too little memory waits for all memory that was freed on streams, also for memory that no event covers.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+#![allow(unsafe_code)]
 
 use gpu_vmm_core::extend::forward;
 use gpu_vmm_core::{

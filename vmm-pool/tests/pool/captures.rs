@@ -1,6 +1,4 @@
 //! Memory that was freed in a capture: it serves later captures once the pool was called outside of one, and none before its end.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm_core::Bytes;
 use gpu_vmm_host::HostConfig;

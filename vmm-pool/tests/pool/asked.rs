@@ -1,6 +1,5 @@
 //! What the pool asks the driver about streams, with events whose work ends when the test says so.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+#![allow(unsafe_code)]
 
 use gpu_vmm_core::extend::forward;
 use gpu_vmm_core::{

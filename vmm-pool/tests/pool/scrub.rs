@@ -1,6 +1,4 @@
 //! Memory that passes from one tag to another is overwritten without the pool's lock, before any request gets it.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::expect_used, clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm_core::{BackingStore, Bytes, Operation, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};

@@ -1,6 +1,5 @@
 //! The thread's cache: requests that it alone may serve, and how much it keeps.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+#![allow(unsafe_code)]
 
 use gpu_vmm_core::{BackingStore, Bytes, DeviceId, Operation, Stream, WaitFor};
 use gpu_vmm_host::HostConfig;

@@ -1,6 +1,5 @@
 //! What other threads do while one thread maps memory.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::expect_used, clippy::unwrap_used, missing_docs, unsafe_code)]
+#![allow(unsafe_code)]
 
 use gpu_vmm_core::testkit::TestKit;
 use gpu_vmm_core::{Access, BackingStore, Bytes, DeviceId, Operation, Stream, SyncCalls, WaitFor};

@@ -1,6 +1,4 @@
 //! Suspensions and resumes beside the calls of other threads, which take place while contents are copied.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm_core::{Access, BackingStore, Bytes, DeviceId, ErrorKind, Operation, Result, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};

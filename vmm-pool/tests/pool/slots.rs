@@ -1,6 +1,4 @@
 //! Free slots of slabs serve every stream once their work is done.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm_core::{Bytes, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};

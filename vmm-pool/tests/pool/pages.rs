@@ -1,6 +1,5 @@
 //! The size of a pool's pages, and the driver calls that depend on it.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+#![allow(unsafe_code)]
 
 use gpu_vmm_core::{Bytes, Detail, DeviceId, MemoryCalls, Operation};
 use gpu_vmm_host::{HostBackend, HostConfig};

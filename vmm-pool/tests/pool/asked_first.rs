@@ -1,6 +1,5 @@
 //! Before the pool empties its thread caches or maps memory, it asks whether other streams' work is done.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+#![allow(unsafe_code)]
 
 use gpu_vmm_core::{Bytes, DeviceId, Stream};
 use gpu_vmm_host::HostConfig;

@@ -1,6 +1,5 @@
 //! Moves of a pool to another device beside the calls of other threads, and moves that fail.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, unsafe_code, missing_docs)]
+#![allow(unsafe_code)]
 
 use gpu_vmm_core::{
     Access, Address, Bytes, Detail, DeviceId, ErrorKind, Location, MovePath, Moved, OffsetRange, Operation,

@@ -1,6 +1,4 @@
 //! Blocks by their addresses, and copies of no bytes.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
 
 use gpu_vmm_core::{
     Address, Backend, BackingStore, Bytes, DeviceId, ErrorKind, OffsetRange, Operation, WaitFor,

@@ -1,7 +1,6 @@
 //! Nothing waits under the pool's lock, and no code of the program is called under it. [`FaultInject`] panics in each call that may
 //! wait while its thread holds the lock, in every test of the pool that uses it.
-#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+#![allow(unsafe_code)]
 
 use gpu_vmm_core::extend::NoWaits;
 use gpu_vmm_core::{
