@@ -247,6 +247,8 @@ typedef struct {
   uint32_t placement;
   // Whether the region has units that every driver supports, so that another driver can restore it at its address.
   bool portable;
+  // Whether the unit of offsets and lengths is the granularity that the driver recommends, as gpu_vmm_recommended_granularity returns it.
+  bool recommended_granularity;
   // The address for GPU_VMM_PLACE_PREFER and GPU_VMM_PLACE_EXACT, and the limit for GPU_VMM_PLACE_BELOW. Must be zero for the
   // others.
   uint64_t address;
@@ -342,6 +344,8 @@ typedef struct {
   bool debug;
   // Whether the pool creates memory that other processes of the machine can map, if the driver has such memory.
   bool shareable;
+  // Whether the pool reserves addresses that other processes can reserve as well, for gpu_vmm_pool_restore.
+  bool restorable;
   // Must be zero. Later versions place their settings here, so the size of the struct does not change. A setting that this
   // version does not know is an error.
   uint64_t reserved[4];
@@ -362,6 +366,20 @@ typedef struct {
   // Its tag, terminated by a zero; a tag of more than 63 bytes is truncated.
   char tag[64];
 } gpu_vmm_block;
+
+// A block of a restored pool.
+typedef struct {
+  // Its first address.
+  uint64_t address;
+  // The requested size, or `capacity` if the file does not have it.
+  uint64_t size;
+  // The bytes that it occupies.
+  uint64_t capacity;
+  // The stream that it belongs to: the default stream.
+  void *stream;
+  // Its tag, terminated by a zero; a tag of more than 63 bytes is truncated.
+  char tag[64];
+} gpu_vmm_restored_block;
 
 // A fabric handle, which any network can carry. Every process on a machine of the same fabric that has its bytes can import the
 // memory.
@@ -808,6 +826,18 @@ gpu_vmm_status gpu_vmm_collect(const gpu_vmm_backend *backend,
 gpu_vmm_status gpu_vmm_granularity(const gpu_vmm_backend *backend,
                                    const gpu_vmm_properties *properties,
                                    uint64_t *granularity);
+
+// Returns the granularity that the driver recommends for memory with these properties, a multiple of gpu_vmm_granularity: the largest
+// pages of the hardware, for instance. The pages of pools are multiples of it. Null properties mean the default.
+//
+// Returns GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNSUPPORTED if the driver has no such memory.
+//
+// # Safety
+//
+// As for gpu_vmm_granularity.
+gpu_vmm_status gpu_vmm_recommended_granularity(const gpu_vmm_backend *backend,
+                                               const gpu_vmm_properties *properties,
+                                               uint64_t *granularity);
 
 // Returns the index of the first of `count` kinds of memory that the device supports. Each is tried: a granule is created, and exported by
 // each of its handle types. `refused` receives, as JSON, an array with the reason for each kind before it; it may be null. Free the text
@@ -1555,6 +1585,20 @@ gpu_vmm_status gpu_vmm_alloc(const gpu_vmm_pool *pool,
                              void *stream,
                              uint64_t *address);
 
+// Allocates `size` bytes at an address, a multiple of 512, for a stream: see gpu_vmm_alloc. If the tag has addresses there, they must be
+// free; otherwise the pool reserves them.
+//
+// Returns GPU_VMM_ADDRESS_TAKEN if a block, another tag or something outside of the pool is there, which the text names; GPU_VMM_UNALIGNED;
+// GPU_VMM_OUT_OF_ADDRESS_SPACE; GPU_VMM_UNSUPPORTED on a device without virtual memory management.
+//
+// # Safety
+//
+// `pool` is null or a pool. `stream` is null or a live stream of the pool's vendor.
+gpu_vmm_status gpu_vmm_alloc_at(const gpu_vmm_pool *pool,
+                                uint64_t address,
+                                uint64_t size,
+                                void *stream);
+
 // Frees a block in the order of the stream that it was allocated for: work that is already queued on that stream may still use
 // the block.
 //
@@ -1984,6 +2028,57 @@ gpu_vmm_status gpu_vmm_region_granularity(const gpu_vmm_region *region, uint64_t
 gpu_vmm_status gpu_vmm_region_grow_or_move(const gpu_vmm_region *region,
                                            uint64_t size,
                                            uint64_t *address);
+
+// Writes the live blocks of a pool to a file, after waiting for the devices: their addresses, tags, sizes and bytes. An existing file of
+// that name is replaced when the new one is complete. Null `tags` and a `count` of zero mean all tags of this object's kind of memory; the
+// empty tag stands for blocks without one. Nothing may write to the blocks meanwhile; other threads allocate and free. `compress`
+// compresses the contents.
+//
+// Create the pool with the option `restorable`: otherwise its addresses may be in use in another process.
+//
+// Returns GPU_VMM_NOT_FOUND for a tag that does not exist, GPU_VMM_SUSPENDED, GPU_VMM_FILE if the file cannot be written, GPU_VMM_BUSY
+// for a capture, and GPU_VMM_UNSUPPORTED on a device without virtual memory management.
+//
+// # Safety
+//
+// `pool` is null or a pool. `path` is null or a string. `tags` is null or points to `count` pointers, each null or a string.
+gpu_vmm_status gpu_vmm_pool_save(const gpu_vmm_pool *pool,
+                                 const char *path,
+                                 const char *const *tags,
+                                 uint64_t count,
+                                 bool compress);
+
+// Returns the number of blocks in the file of a pool.
+//
+// Returns GPU_VMM_FILE for a file that cannot be read, is damaged, or has no pool.
+//
+// # Safety
+//
+// `path` is null or a string. `count` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_saved_pool_count(const char *path, uint64_t *count);
+
+// Creates the pool that gpu_vmm_pool_save has written to a file: its blocks have the same addresses, tags and bytes, and gpu_vmm_free
+// frees them. `blocks` receives them in the order of their addresses; `count` must be the number that gpu_vmm_saved_pool_count returns.
+// Null `blocks` and a `count` of zero skip that: gpu_vmm_find finds the blocks. Free the pool with gpu_vmm_pool_free.
+//
+// `options` are those of gpu_vmm_pool_new, with the device that the blocks are restored on. The page size is that of the file, and the pool
+// is restorable if the saved one was. No other device has access to it before gpu_vmm_pool_allow_access.
+//
+// Returns GPU_VMM_ADDRESS_TAKEN with a text that names what uses the addresses; GPU_VMM_FILE for a file that cannot be read, is damaged or
+// has no pool; GPU_VMM_OUT_OF_MEMORY, also for a budget or a device that is smaller than the memory; GPU_VMM_UNSUPPORTED for pages that are
+// smaller than the device's granularity, and for a file of another version; GPU_VMM_NO_SUCH_DEVICE; and GPU_VMM_INVALID_ARGUMENT for
+// another `count`. Everything created so far is released.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `path` is null or a string. `options` is null or points to initialized options. `pool` is null or
+// points to a writable pointer. `blocks` is null or points to `count` writable blocks.
+gpu_vmm_status gpu_vmm_pool_restore(const gpu_vmm_backend *backend,
+                                    const char *path,
+                                    const gpu_vmm_pool_options *options,
+                                    gpu_vmm_pool **pool,
+                                    gpu_vmm_restored_block *blocks,
+                                    uint64_t count);
 
 // Exports memory as a new file descriptor, which the caller must close. The memory must have been created with
 // GPU_VMM_HANDLE_FD. Send the descriptor over a Unix socket (SCM_RIGHTS).

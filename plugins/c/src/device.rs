@@ -8,7 +8,10 @@ use crate::call::status;
 use crate::properties::Properties;
 use crate::status::{CallResult, Failure, Status};
 use crate::texts::{check_place, clear, give, give_json, object, value};
-use gpu_vmm::{Backend as _, DeviceId, Operation, first_supported};
+use gpu_vmm::{
+    AnyBackend, Backend as _, DeviceId, Granularity, Operation, Properties as MemoryProperties,
+    first_supported,
+};
 use serde::Serialize;
 use std::ffi::c_char;
 
@@ -26,6 +29,39 @@ pub unsafe extern "C" fn gpu_vmm_granularity(
     properties: *const Properties,
     granularity: *mut u64,
 ) -> Status {
+    // SAFETY: guaranteed by the caller.
+    unsafe { unit_of(backend, properties, granularity, AnyBackend::granularity_of) }
+}
+
+/// Returns the granularity that the driver recommends for memory with these properties, a multiple of gpu_vmm_granularity: the largest
+/// pages of the hardware, for instance. The pages of pools are multiples of it. Null properties mean the default.
+///
+/// Returns GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNSUPPORTED if the driver has no such memory.
+///
+/// # Safety
+///
+/// As for gpu_vmm_granularity.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_recommended_granularity(
+    backend: *const Backend,
+    properties: *const Properties,
+    granularity: *mut u64,
+) -> Status {
+    // SAFETY: guaranteed by the caller.
+    unsafe { unit_of(backend, properties, granularity, AnyBackend::recommended_granularity) }
+}
+
+/// Writes a granularity of memory that `query` returns.
+///
+/// # Safety
+///
+/// As for [`gpu_vmm_granularity`].
+unsafe fn unit_of(
+    backend: *const Backend,
+    properties: *const Properties,
+    granularity: *mut u64,
+    query: fn(&AnyBackend, Operation, &MemoryProperties) -> gpu_vmm::Result<Granularity>,
+) -> Status {
     // SAFETY: null or writable for a number, as the caller guarantees.
     unsafe { clear(granularity) };
     status(|| {
@@ -34,7 +70,7 @@ pub unsafe extern "C" fn gpu_vmm_granularity(
             let backend = &object("backend", backend)?.0;
             let properties = Properties::read("granularity", properties.as_ref())?;
             backend.device(Operation::QueryGranularity, properties.device)?;
-            let unit = backend.granularity_of(Operation::QueryGranularity, &properties)?;
+            let unit = query(backend, Operation::QueryGranularity, &properties)?;
             give("granularity", granularity, unit.bytes().0)
         }
     })

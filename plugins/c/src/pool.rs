@@ -6,6 +6,7 @@
 use crate::backend::Backend;
 use crate::call::status;
 use crate::handles::{Kind, Object};
+use crate::pool_options::PoolOptions;
 use crate::properties::Properties;
 use crate::status::{CallResult, Failure, GPU_VMM_OUT_OF_RANGE, Status};
 use crate::stores::Stores;
@@ -19,64 +20,6 @@ use gpu_vmm::{
 };
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
-
-/// For `keep` of gpu_vmm_pool_options: the pool returns free memory to the driver at once. (One byte is less than any page.)
-pub const GPU_VMM_KEEP_NOTHING: u64 = 1;
-
-/// The options of a pool. All zeros, as after `= {0}`, is the default: a pool of device 0 without limits that keeps its memory.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolOptions {
-    /// The device that the pool allocates from.
-    pub device: u32,
-    /// The largest amount of physical memory that the pool may hold, in bytes; 0 for what GPU_VMM_BUDGET says, or no limit.
-    pub budget: u64,
-    /// The largest amount of free memory that the pool keeps, in bytes; 0 for all of it, GPU_VMM_KEEP_NOTHING for none.
-    pub keep: u64,
-    /// The size in which the pool creates and maps physical memory, in bytes, a power of two. 0 for 2 MiB (8 MiB on devices with
-    /// 64 GiB and more) or the driver's granularity, whichever is larger, and for 16 MiB in PyTorch's pools. Larger pages take fewer
-    /// driver calls, but leave more memory unused around blocks.
-    pub page: u64,
-    /// How far the memory held may exceed the largest amount ever needed at one time, in percent. Up to that the pool creates new
-    /// memory; beyond it, the pool maps free memory from elsewhere, which is slow if sizes change all the time. 0 for 1 %, or 7 %
-    /// once the pool serves several streams.
-    pub slack: u32,
-    /// Whether the pool overwrites memory with zeros when it passes from one tag to another.
-    pub scrub: bool,
-    /// Whether the pool records where each block was allocated.
-    pub debug: bool,
-    /// Whether the pool creates memory that other processes of the machine can map, if the driver has such memory.
-    pub shareable: bool,
-    /// Must be zero. Later versions place their settings here, so the size of the struct does not change. A setting that this
-    /// version does not know is an error.
-    pub reserved: [u64; 4],
-}
-
-impl PoolOptions {
-    /// All zeros.
-    pub(crate) const DEFAULT: Self = Self {
-        device: 0,
-        budget: 0,
-        keep: 0,
-        page: 0,
-        slack: 0,
-        scrub: false,
-        debug: false,
-        shareable: false,
-        reserved: [0; 4],
-    };
-
-    /// Reports an error for settings of a later version.
-    pub(crate) fn check(&self) -> CallResult {
-        if self.reserved != [0; 4] {
-            return Err(Failure::invalid(
-                "make a pool: options.reserved is not zero; set the whole struct to zero first (gpu_vmm_pool_options options = {0}), \
-                 or load a library as new as the header",
-            ));
-        }
-        Ok(())
-    }
-}
 
 /// A pool of one device's memory that allocates under one tag. Calls of several threads run at the same time, also during gpu_vmm_suspend
 /// and gpu_vmm_resume; but gpu_vmm_suspend, gpu_vmm_host_memory and gpu_vmm_trim_host take turns.
@@ -95,33 +38,12 @@ unsafe impl Object for Pool {
 
 impl Pool {
     pub(crate) fn new(backend: &AnyBackend, options: &PoolOptions) -> CallResult<Self> {
-        options.check()?;
-        let device = DeviceId(options.device);
-        let mut builder = Blocks::builder(backend).device(device);
-        match options.keep {
-            0 => {}
-            GPU_VMM_KEEP_NOTHING => builder = builder.keep(Bytes::ZERO),
-            keep => builder = builder.keep(Bytes(keep)),
-        }
-        if options.budget > 0 {
-            builder = builder.budget(Bytes(options.budget));
-        }
-        if options.page > 0 {
-            builder = builder.page(Bytes(options.page));
-        }
-        if options.slack > 0 {
-            builder = builder.slack(options.slack);
-        }
-        if options.scrub {
-            builder = builder.scrub();
-        }
-        if options.shareable {
-            builder = builder.shareable();
-        }
-        if options.debug {
-            builder = builder.debug();
-        }
-        Ok(Self { backend: backend.clone(), device, blocks: builder.build()?, stores: Arc::default() })
+        Ok(Self::of(backend, options, options.builder(backend)?.build()?))
+    }
+
+    /// Returns the object for a pool that was created with these options.
+    pub(crate) fn of(backend: &AnyBackend, options: &PoolOptions, blocks: Blocks<AnyBackend>) -> Self {
+        Self { backend: backend.clone(), device: DeviceId(options.device), blocks, stores: Arc::default() }
     }
 
     pub(crate) fn tagged(&self, tag: &str) -> CallResult<Self> {
@@ -165,8 +87,19 @@ struct KindStats {
     stats: PoolStats,
 }
 
-/// The size of the field `tag` of [`BlockInfo`], with the terminating zero.
+/// The size of the fields with a tag, with the terminating zero.
 const TAG: usize = 64;
+
+/// Returns the field for a tag, which is truncated between two characters.
+pub(crate) fn tag_field(tag: &str) -> [c_char; TAG] {
+    let mut field = [0; TAG];
+    let mut room = tag.len().min(TAG - 1);
+    while !tag.is_char_boundary(room) {
+        room -= 1;
+    }
+    field.iter_mut().zip(&tag.as_bytes()[..room]).for_each(|(to, from)| *to = *from as c_char);
+    field
+}
 
 /// Information on a block.
 #[repr(C)]
@@ -188,19 +121,13 @@ pub struct BlockInfo {
 
 impl From<BlockFacts> for BlockInfo {
     fn from(found: BlockFacts) -> Self {
-        let mut tag = [0; TAG];
-        let mut room = found.tag.len().min(TAG - 1);
-        while !found.tag.is_char_boundary(room) {
-            room -= 1;
-        }
-        tag.iter_mut().zip(&found.tag.as_bytes()[..room]).for_each(|(to, from)| *to = *from as c_char);
         Self {
             base: found.base.0,
             capacity: found.capacity.0,
             offset: found.offset.0,
             stream: found.stream.as_raw(),
             device: found.device.0,
-            tag,
+            tag: tag_field(&found.tag),
         }
     }
 }
@@ -375,6 +302,31 @@ pub unsafe extern "C" fn gpu_vmm_alloc(
         let block = pool.blocks.request(Bytes(size)).alignment(alignment).stream(stream).alloc()?;
         // SAFETY: guaranteed by the caller.
         unsafe { give("address", address, pool.blocks.keep(block)?.0) }
+    })
+}
+
+/// Allocates `size` bytes at an address, a multiple of 512, for a stream: see gpu_vmm_alloc. If the tag has addresses there, they must be
+/// free; otherwise the pool reserves them.
+///
+/// Returns GPU_VMM_ADDRESS_TAKEN if a block, another tag or something outside of the pool is there, which the text names; GPU_VMM_UNALIGNED;
+/// GPU_VMM_OUT_OF_ADDRESS_SPACE; GPU_VMM_UNSUPPORTED on a device without virtual memory management.
+///
+/// # Safety
+///
+/// `pool` is null or a pool. `stream` is null or a live stream of the pool's vendor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_alloc_at(
+    pool: *const Pool,
+    address: u64,
+    size: u64,
+    stream: *mut c_void,
+) -> Status {
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let (pool, stream) = unsafe { (object("pool", pool)?, Stream::from_raw(stream)) };
+        let block = pool.blocks.request(Bytes(size)).at(Address(address)).stream(stream).alloc()?;
+        pool.blocks.keep(block)?;
+        Ok(())
     })
 }
 

@@ -35,6 +35,8 @@ pub struct RegionOptions {
     pub placement: u32,
     /// Whether the region has units that every driver supports, so that another driver can restore it at its address.
     pub portable: bool,
+    /// Whether the unit of offsets and lengths is the granularity that the driver recommends, as gpu_vmm_recommended_granularity returns it.
+    pub recommended_granularity: bool,
     /// The address for GPU_VMM_PLACE_PREFER and GPU_VMM_PLACE_EXACT, and the limit for GPU_VMM_PLACE_BELOW. Must be zero for the
     /// others.
     pub address: u64,
@@ -87,7 +89,10 @@ impl RegionOptions {
         if options.size > 0 {
             builder = builder.reserve(Bytes(options.size));
         }
-        Ok(if options.portable { builder.portable() } else { builder })
+        if options.portable {
+            builder = builder.portable();
+        }
+        Ok(if options.recommended_granularity { builder.recommended_granularity() } else { builder })
     }
 }
 
@@ -206,6 +211,7 @@ mod tests {
             size: Bytes::mib(16).0,
             placement: GPU_VMM_PLACE_ANYWHERE,
             portable: false,
+            recommended_granularity: false,
             address: 0,
             alignment: 0,
             extend_by: Bytes::mib(8).0,

@@ -112,6 +112,7 @@ fn region_options(size: u64) -> RegionOptions {
         size,
         placement: 0,
         portable: false,
+        recommended_granularity: false,
         address: 0,
         alignment: 0,
         extend_by: 0,

@@ -98,6 +98,25 @@ static void mappings(const gpu_vmm_backend *backend, uint64_t unit) {
     gpu_vmm_region_free(region);
 }
 
+// The unit that the driver recommends, which a region has on request.
+static void recommended(const gpu_vmm_backend *backend) {
+    uint64_t smallest = 0, wanted = 0, found = 0;
+    CHECK(gpu_vmm_granularity(backend, NULL, &smallest));
+    CHECK(gpu_vmm_recommended_granularity(backend, NULL, &wanted));
+    demand(wanted >= smallest && wanted % smallest == 0, "the recommended granularity is a multiple of the smallest");
+    for (int is_wanted = 0; is_wanted < 2; ++is_wanted) {
+        gpu_vmm_region_options options;
+        gpu_vmm_region *region = NULL;
+        memset(&options, 0, sizeof options);
+        options.size = wanted;
+        options.recommended_granularity = is_wanted;
+        CHECK(gpu_vmm_region_reserve(backend, &options, &region));
+        CHECK(gpu_vmm_region_granularity(region, &found));
+        demand(found == (is_wanted ? wanted : smallest), "the region has the requested unit");
+        gpu_vmm_region_free(region);
+    }
+}
+
 static void descriptors(const gpu_vmm_backend *backend, uint64_t unit) {
     gpu_vmm_physical *private_memory = create(backend, unit, 0), *memory = create(backend, unit, GPU_VMM_HANDLE_FD);
     int fd = 4711;
@@ -237,6 +256,7 @@ int main(int count, char **arguments) {
     const uint64_t unit = unit_of(backend);
     devices(backend, unit);
     objects(backend, unit);
+    recommended(backend);
     mappings(backend, unit);
     descriptors(backend, unit);
     queued(backend, unit);

@@ -114,6 +114,13 @@ static inline gpu_vmm_status allocate(caller *self, const gpu_vmm_pool *pool, ui
     }
     const uint64_t alignment = below(self, 4) == 0 ? number(self) : 0;
     const uint64_t bytes = below(self, 8) == 0 ? size(self) : 1 + below(self, 100000);
+    if (below(self, 16) == 0) {
+        // Near a block, or at the lowest addresses of the process.
+        const uint64_t address = blocks[below(self, BLOCKS)] + 256 * below(self, 8192);
+        const gpu_vmm_status status = gpu_vmm_alloc_at(pool, address, bytes, NULL);
+        if (status == GPU_VMM_OK) blocks[at] = address;
+        return status;
+    }
     return gpu_vmm_alloc(pool, bytes, alignment, NULL, &blocks[at]);
 }
 
@@ -136,7 +143,27 @@ static inline const char *store(caller *self) {
     return number == 0 ? "host" : number == 1 ? "host-kept" : NULL;
 }
 
+// Saves the thread's own pool, whose addresses are in use as long as it lives.
+static inline gpu_vmm_status pool_file(caller *self) {
+    const bool is_whole = below(self, 64) == 0;
+    const gpu_vmm_pool *saved = own_pool(self);
+    gpu_vmm_status status = gpu_vmm_pool_save(saved, is_whole ? self->path : "/no/such/folder/file", NULL, 0, flag(self));
+    if (is_whole && status == GPU_VMM_OK) {
+        gpu_vmm_pool *restored = NULL;
+        uint64_t count = 0;
+        CHECK(gpu_vmm_saved_pool_count(self->path, &count));
+        status = gpu_vmm_pool_restore(backend(self), self->path, NULL, &restored, NULL, 0);
+        demand(status != GPU_VMM_OK || count == 0, "addresses in use are not restored");
+        gpu_vmm_pool_free(restored);
+        remove(self->path);
+    }
+    return status;
+}
+
 static inline gpu_vmm_status file(caller *self) {
+    if (below(self, 4) == 0) {
+        return pool_file(self);
+    }
     if (below(self, 256) != 0) {
         return gpu_vmm_region_snapshot(region(self), "/no/such/folder/file", flag(self));
     }

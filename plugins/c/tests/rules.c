@@ -122,11 +122,18 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     elsewhere.device = 4711;
     FAILS(object.pool, gpu_vmm_pool_with_memory(pool, &elsewhere, &object.pool));
     FAILS(text, gpu_vmm_pool_kinds(NULL, &text));
+    FAILS(number, gpu_vmm_recommended_granularity(backend, &elsewhere, &number));
     FAILS(number, gpu_vmm_first_supported(backend, NULL, 1, &number, NULL));
     FAILS(text, gpu_vmm_first_supported(backend, &elsewhere, 1, &number, &text));
     REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_pool_allow_access(pool, 0, 7));
     FAILS(number, gpu_vmm_alloc(pool, 0, 0, NULL, &number));
     FAILS(number, gpu_vmm_alloc(NULL, 1, 0, NULL, &number));
+    REFUSES(GPU_VMM_UNALIGNED, gpu_vmm_alloc_at(pool, 4711, 1, NULL));
+    FAILS(object.pool, gpu_vmm_pool_restore(backend, "/no/such/file", NULL, &object.pool, NULL, 0));
+    gpu_vmm_restored_block restored[2];
+    FAILS(restored, gpu_vmm_pool_restore(backend, "/no/such/file", NULL, &object.pool, restored, 2));
+    FAILS(number, gpu_vmm_saved_pool_count("/no/such/file", &number));
+    REFUSES(GPU_VMM_FILE, gpu_vmm_pool_save(pool, "/no/such/folder/file", NULL, 0, false));
     FAILS(block, gpu_vmm_find(pool, 4711, &block));
     FAILS(number, gpu_vmm_trim(NULL, 0, &number));
     FAILS(number, gpu_vmm_host_memory(NULL, &number));

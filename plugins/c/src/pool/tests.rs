@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::handles;
+use crate::pool_options::GPU_VMM_KEEP_NOTHING;
 use crate::sleep::{gpu_vmm_host_memory, gpu_vmm_is_suspended, gpu_vmm_resume, gpu_vmm_suspend};
 use crate::status::{
     GPU_VMM_INVALID_ARGUMENT, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY, GPU_VMM_SUSPENDED,

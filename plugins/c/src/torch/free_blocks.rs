@@ -83,7 +83,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::pool::{Pool, PoolOptions};
+    use crate::pool::Pool;
+    use crate::pool_options::PoolOptions;
     use gpu_vmm::Vendor;
 
     const STREAM: Stream<'static> = Stream::DEFAULT;

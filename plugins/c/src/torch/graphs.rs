@@ -216,7 +216,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::pool::PoolOptions;
+    use crate::pool_options::PoolOptions;
     use gpu_vmm::{Backend as _, Vendor};
 
     const ONE: MempoolId = MempoolId { first: 0, second: 1 };

@@ -17,7 +17,7 @@ use super::pools::{
 };
 use super::share::{gpu_vmm_torch_export, gpu_vmm_torch_import, gpu_vmm_torch_imported_free};
 use crate::handles;
-use crate::pool::PoolOptions;
+use crate::pool_options::PoolOptions;
 use crate::status::{GPU_VMM_INVALID_ARGUMENT, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY};
 use crate::texts::gpu_vmm_string_free;
 use crate::torch::graphs::MempoolId;

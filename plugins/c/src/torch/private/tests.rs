@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::pool::PoolOptions;
+use crate::pool_options::PoolOptions;
 use crate::status::{GPU_VMM_BUSY, GPU_VMM_FORKED, GPU_VMM_SUSPENDED};
 use crate::torch::importers::Importers;
 use crate::torch::shared::{Handle, Shared};
