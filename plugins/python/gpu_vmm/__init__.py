@@ -40,7 +40,7 @@ from .errors import (
     Unaligned,
     Unsupported,
 )
-from .pool import Block, BlockInfo, Pool
+from .pool import Block, BlockInfo, Pool, RestoredPool
 from .results import AddressInfo, BackendInfo, PoolSnapshot, PoolStats
 
 __version__ = "0.1.0"
@@ -50,6 +50,6 @@ __all__ = [
     "DTypeName", "DeviceLost", "DeviceVec", "DriverError", "Error", "Exiting", "FileError", "Forked", "InternalError",
     "InvalidArgument", "NoListener", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddressSpace", "OutOfDescriptors",
     "OutOfMemory", "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats",
-    "ReadOnlyVec", "StaleSocket", "Status", "Suspended", "TimedOut", "Unaligned", "Unsupported", "at", "cupy", "open",
+    "ReadOnlyVec", "RestoredPool", "StaleSocket", "Status", "Suspended", "TimedOut", "Unaligned", "Unsupported", "at", "cupy", "open",
     "results", "torch", "vmm",
 ]  # fmt: skip

@@ -32,7 +32,7 @@ class PoolOptions(ctypes.Structure):
 
     _fields_ = [
         ("device", c_uint32), ("budget", c_uint64), ("keep", c_uint64), ("page", c_uint64), ("slack", c_uint32), ("scrub", c_bool),
-        ("debug", c_bool), ("shareable", c_bool), ("reserved", c_uint64 * 4),
+        ("debug", c_bool), ("shareable", c_bool), ("restorable", c_bool), ("reserved", c_uint64 * 4),
     ]  # fmt: skip
 
 
@@ -46,6 +46,14 @@ class BlockFound(ctypes.Structure):
     _fields_ = [
         ("base", c_uint64), ("capacity", c_uint64), ("offset", c_uint64), ("stream", c_void_p), ("device", c_uint32),
         ("tag", c_char * 64),
+    ]  # fmt: skip
+
+
+class RestoredBlock(ctypes.Structure):
+    """``gpu_vmm_restored_block``."""
+
+    _fields_ = [
+        ("address", c_uint64), ("size", c_uint64), ("capacity", c_uint64), ("stream", c_void_p), ("tag", c_char * 64),
     ]  # fmt: skip
 
 
@@ -76,6 +84,12 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_pool_allow_access": (_STATUS, [_OBJECT, c_uint32, c_uint32]),
     "gpu_vmm_pool_free": (None, [_OBJECT]),
     "gpu_vmm_alloc": (_STATUS, [_OBJECT, c_uint64, c_uint64, c_void_p, _U64]),
+    "gpu_vmm_alloc_at": (_STATUS, [_OBJECT, c_uint64, c_uint64, c_void_p]),
+    "gpu_vmm_pool_save": (_STATUS, [_OBJECT, c_char_p, POINTER(c_char_p), c_uint64, c_bool]),
+    "gpu_vmm_saved_pool_count": (_STATUS, [c_char_p, _U64]),
+    "gpu_vmm_pool_restore": (
+        _STATUS, [_OBJECT, c_char_p, POINTER(PoolOptions), POINTER(_OBJECT), POINTER(RestoredBlock), c_uint64],
+    ),
     "gpu_vmm_free": (_STATUS, [_OBJECT, c_uint64]),
     "gpu_vmm_record_use": (_STATUS, [_OBJECT, c_uint64, c_void_p]),
     "gpu_vmm_find": (_STATUS, [_OBJECT, c_uint64, POINTER(BlockFound)]),

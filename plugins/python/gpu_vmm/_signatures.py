@@ -22,8 +22,8 @@ class RegionOptions(ctypes.Structure):
     """``gpu_vmm_region_options``."""
 
     _fields_ = [
-        ("memory", PropertiesStruct), ("size", c_uint64), ("placement", c_uint32), ("portable", c_bool), ("address", c_uint64),
-        ("alignment", c_uint64), ("extend_by", c_uint64), ("guard", c_uint64), ("reserved", c_uint64 * 4),
+        ("memory", PropertiesStruct), ("size", c_uint64), ("placement", c_uint32), ("portable", c_bool),
+        ("recommended_granularity", c_bool), ("address", c_uint64), ("alignment", c_uint64), ("extend_by", c_uint64), ("guard", c_uint64), ("reserved", c_uint64 * 4),
     ]  # fmt: skip
 
 
@@ -94,6 +94,7 @@ _OBSERVER = POINTER(ObserverStruct)
 
 FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_granularity": (_STATUS, [_OBJECT, _PROPERTIES, _U64]),
+    "gpu_vmm_recommended_granularity": (_STATUS, [_OBJECT, _PROPERTIES, _U64]),
     "gpu_vmm_first_supported": (_STATUS, [_OBJECT, _PROPERTIES, c_uint64, _U64, POINTER(c_void_p)]),
     "gpu_vmm_reservation_unit": (_STATUS, [_OBJECT, _U64]),
     "gpu_vmm_can_access": (_STATUS, [_OBJECT, c_uint32, c_uint32, _BOOL]),

@@ -7,34 +7,14 @@ import ctypes
 import json
 from typing import Iterator, Optional, SupportsIndex, Tuple
 
-from ._arguments import kept_free, limit, text, unsigned
+from ._arguments import text, unsigned
 from ._handles import BackendHandle, CaptureHandle, PoolHandle
-from ._library import PoolOptions, check, library, take_text
+from ._library import check, library, take_text
 from ._owner import Owner
+from ._pool_options import options
 from .errors import NotFound
 from .pool import Pool
 from .results import AddressInfo, BackendInfo
-
-
-def options(
-    device: SupportsIndex = 0,
-    budget: Optional[SupportsIndex] = None,
-    keep: Optional[SupportsIndex] = None,
-    page: Optional[SupportsIndex] = None,
-    slack: Optional[SupportsIndex] = None,
-    scrub: bool = False,
-    debug: bool = False,
-) -> PoolOptions:
-    """Returns the options of a pool, for C."""
-    return PoolOptions(
-        device=unsigned("device", device, 32),
-        budget=limit("budget", budget),
-        keep=kept_free(keep),
-        page=limit("page", page),
-        slack=limit("slack", slack, 32),
-        scrub=bool(scrub),
-        debug=bool(debug),
-    )
 
 
 class Backend(Owner):
@@ -122,20 +102,23 @@ class Backend(Owner):
         debug: bool = False,
         page: Optional[SupportsIndex] = None,
         slack: Optional[SupportsIndex] = None,
+        *,
+        restorable: bool = False,
     ) -> Pool:
-        """Creates a pool of a device's memory.
+        """Creates a pool of a device's memory. :meth:`Pool.restore` creates one from a file.
 
         ``budget``: the largest amount of physical memory that the pool may hold, in bytes; None for what the environment variable
         ``GPU_VMM_BUDGET`` says (such as ``8GiB``), or no limit. ``keep``: the largest
         amount of free memory that it keeps, in bytes; None for all. ``scrub``: whether it overwrites memory with zeros when it passes
         from one tag to another. ``debug``: whether it records where each block was allocated. ``page``: the size in which it creates and
-        maps physical memory, in bytes, a power of two; None for 2 MiB (4 MiB on devices with 64 GiB and more) or the driver's
+        maps physical memory, in bytes, a power of two; None for 2 MiB (8 MiB on devices with 64 GiB and more) or the driver's
         granularity, whichever is larger. ``slack``: how far the memory held may exceed the largest amount ever needed at one time, in
         percent, before the pool maps free memory from elsewhere instead of creating new memory; None for 1, and for 7 once it serves several streams.
+        ``restorable``: whether it reserves addresses that other processes can reserve as well, for :meth:`Pool.save`.
 
         Raises InvalidArgument if there is no such device, Unsupported if it cannot be used.
         """
-        wanted = options(device, budget, keep, page, slack, scrub, debug)
+        wanted = options(device, budget, keep, page, slack, scrub, debug, restorable)
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_pool_new(self._handle, ctypes.byref(wanted), ctypes.byref(pointer)))
         return Pool(PoolHandle(pointer), f"{self.name} device {wanted.device}")

@@ -11,7 +11,8 @@ from typing import Any, Dict, Optional, SupportsIndex, Tuple
 from ._arguments import unsigned
 from ._handles import CaptureHandle
 from ._lock import Lock
-from .backend import Backend, options
+from ._pool_options import options
+from .backend import Backend
 from .errors import Error, InvalidArgument, NotInstalled
 from .pool import Pool
 

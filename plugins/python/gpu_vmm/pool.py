@@ -10,18 +10,21 @@ import sys
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, SupportsIndex, Type
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, SupportsIndex, Type
 
+from . import _saved_pool
 from ._arguments import Path, kept_in, text, unsigned
 from ._handles import PoolHandle
 from ._library import BlockFound, check, library, take_text
 from ._lock import Lock
 from ._owner import Owner
+from ._pool_options import options
 from ._typing import Buffer
-from .errors import Busy, InvalidArgument, NotFound, OutOfRange
+from .errors import Busy, InvalidArgument, NotFound, OutOfRange, Unaligned
 from .results import KindInfo, PoolSnapshot, PoolStats
 
 if TYPE_CHECKING:
+    from .backend import Backend
     from .vmm.properties import Access, Properties
 
 
@@ -219,21 +222,84 @@ class Pool(Owner):
     def __repr__(self) -> str:
         return f"<gpu_vmm.Pool on {self._device}{f', tag {self._tag!r}' if self._tag else ''}>"
 
-    def alloc(self, size: SupportsIndex, alignment: SupportsIndex = 256, stream: SupportsIndex = 0) -> Block:
+    def alloc(
+        self,
+        size: SupportsIndex,
+        alignment: SupportsIndex = 256,
+        stream: SupportsIndex = 0,
+        *,
+        address: Optional[SupportsIndex] = None,
+    ) -> Block:
         """Allocates ``size`` bytes at a multiple of ``alignment`` bytes, a power of two. ``stream`` is the vendor's handle of a stream.
 
+        ``address``: the first address, a multiple of 512; None for any. If the tag has addresses there, they must be free; otherwise the
+        pool reserves them.
+
         Raises InvalidArgument for a size of zero or a bad alignment, OutOfMemory with the pool's statistics, OutOfAddressSpace, and
-        Suspended if the tag sleeps.
+        Suspended if the tag sleeps; for an ``address`` also AddressTaken, which names what is there, and Unaligned.
         """
-        bytes_, handle = unsigned("size", size), unsigned("stream", stream)
-        address = ctypes.c_uint64()
-        check(
-            library().gpu_vmm_alloc(self._handle, bytes_, unsigned("alignment", alignment), handle, ctypes.byref(address))
-        )
-        block = Block(self, address.value, bytes_, handle)
-        self._handle.blocks.add(address.value)
-        self._blocks.owners[address.value] = weakref.ref(block)
+        bytes_, handle, unit = unsigned("size", size), unsigned("stream", stream), unsigned("alignment", alignment)
+        at = ctypes.c_uint64()
+        if address is None:
+            check(library().gpu_vmm_alloc(self._handle, bytes_, unit, handle, ctypes.byref(at)))
+        else:
+            at.value = unsigned("address", address)
+            if at.value % max(unit, 1):
+                raise Unaligned(f"alloc: the address {at.value:#x} is not a multiple of the alignment {unit}")
+            check(library().gpu_vmm_alloc_at(self._handle, at.value, bytes_, handle))
+        return self._own(at.value, bytes_, handle)
+
+    def _own(self, address: int, size: int, stream: int) -> Block:
+        """Returns the object that owns a new block of the library."""
+        block = Block(self, address, size, stream)
+        self._handle.blocks.add(address)
+        self._blocks.owners[address] = weakref.ref(block)
         return block
+
+    def save(self, path: Path, tags: Optional[Sequence[str]] = None, *, compress: bool = False) -> None:
+        """Writes the live blocks to a file, after waiting for the devices: their addresses, tags, sizes and bytes.
+
+        An existing file of that name is replaced when the new one is complete. ``tags``: the tags to save, ``""`` for blocks without one;
+        None for all of this object's kind of memory. Create the pool with ``restorable=True``: otherwise its addresses may be in use in
+        another process. Nothing may write to the blocks meanwhile; other threads allocate and free.
+
+        Raises NotFound for a tag that does not exist, Suspended, FileError, and Unsupported on a device without virtual memory management.
+        """
+        _saved_pool.save(self._handle, path, tags, compress)
+
+    @staticmethod
+    def restore(
+        backend: Backend,
+        path: Path,
+        *,
+        device: SupportsIndex = 0,
+        budget: Optional[SupportsIndex] = None,
+        keep: Optional[SupportsIndex] = None,
+        scrub: bool = False,
+        debug: bool = False,
+        slack: Optional[SupportsIndex] = None,
+    ) -> RestoredPool:
+        """Creates the pool that :meth:`save` has written: its blocks have the same addresses, tags and bytes, in any process.
+
+        Returns the pool and its blocks, which own their memory: it is free when a block object ends. The other arguments are those of
+        :meth:`Backend.pool`. The page size is that of the file, and the pool is restorable if the saved one was. Restore before the
+        process reserves much else.
+
+        Raises AddressTaken, which names what uses the addresses; FileError for a file that cannot be read, is damaged or has no pool;
+        OutOfMemory, also for a device or a budget that is smaller than the memory; Unsupported for pages that are smaller than the device's
+        granularity, and for a file of another version; NoSuchDevice. Nothing is restored then.
+        """
+        wanted = options(device, budget, keep, None, slack, scrub, debug)
+        handle, found = _saved_pool.restore(backend._handle, path, wanted)
+        pool = Pool(handle, f"{backend.name} device {wanted.device}")
+        # Objects of each tag, since a suspension of a tag looks for its blocks.
+        tagged = {"": pool}
+        blocks = []
+        for one in found:
+            tag = _saved_pool.whole_tag(one.tag, one.address)
+            of_tag = tagged.setdefault(tag, Pool(handle, pool._device, pool._blocks, tag))
+            blocks.append(of_tag._own(one.address, one.size, one.stream or 0))
+        return RestoredPool(pool, blocks)
 
     def tagged(self, tag: str) -> Pool:
         """Returns the same pool, allocating under a tag. Blocks with one tag sleep together.
@@ -305,7 +371,7 @@ class Pool(Owner):
         """Returns the live block that contains an address. Raises NotFound if no block of this pool contains it."""
         found = BlockFound()
         check(library().gpu_vmm_find(self._handle, unsigned("address", address), ctypes.byref(found)))
-        tag = found.tag.decode("utf-8", "replace")
+        tag = _saved_pool.whole_tag(found.tag, found.base)
         return BlockInfo(found.base, found.capacity, found.offset, found.device, found.stream or 0, tag)
 
     def suspend(
@@ -416,3 +482,11 @@ class Pool(Owner):
         pointer = ctypes.c_void_p()
         check(getattr(library(), function)(self._handle, ctypes.byref(pointer)))
         return take_text(pointer)
+
+
+class RestoredPool(NamedTuple):
+    """``Pool.restore()``: a pool and its blocks."""
+
+    pool: Pool
+    blocks: List[Block]
+    """All blocks of the file, in the order of their addresses. They belong to the default stream."""

@@ -29,15 +29,15 @@ class Case(unittest.TestCase):
         """Checks that the block raises this kind of error, with the status of the kind and a text that contains `text`."""
         return _Raises(self, kind, text)
 
-    def script(self, code, flags=("-W", "error"), **environment):
+    def script(self, code, flags=("-W", "error"), folder=None, **environment):
         """Runs code in a child process, which must exit with status 0 and, with the default flags, print nothing to stderr.
 
-        Returns its output.
+        `folder`: its current folder. Returns its output.
         """
         path = os.pathsep.join([str(HERE.parent), str(HERE)])
         env = {**os.environ, "PYTHONPATH": path, **environment}
         done = subprocess.run(
-            [*PYTHON, *flags, "-c", textwrap.dedent(code)], env=env, capture_output=True, text=True, timeout=120
+            [*PYTHON, *flags, "-c", textwrap.dedent(code)], env=env, cwd=folder, capture_output=True, text=True, timeout=120
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         if flags:

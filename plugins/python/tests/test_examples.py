@@ -41,6 +41,9 @@ class Examples(Case):
 
     def test_documented_programs(self):
         ran = []
+        # Some write files.
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
         for program in programs():
             with self.subTest(program=program.name):
                 compile(program.code, program.name, "exec")
@@ -48,7 +51,8 @@ class Examples(Case):
                 if libraries and not has_gpu_for(libraries) or program.needs("numpy") and numpy is None:
                     continue
                 # PyTorch and CuPy may print warnings.
-                printed = self.script(program.code, flags=() if libraries else ("-W", "error"), GPU_VMM_BACKEND=NAME)
+                flags = () if libraries else ("-W", "error")
+                printed = self.script(program.code, flags, folder.name, GPU_VMM_BACKEND=NAME)
                 if program.prints is not None:
                     self.assertEqual(printed, program.prints)
                 ran.append(program.name)

@@ -43,11 +43,18 @@ class Devices(Case):
         unit = first.granularity()
         self.assertEqual(unit & (unit - 1), 0)
         self.assertEqual(vmm.reservation_unit(opened) % unit, 0)
+        recommended = first.recommended_granularity()
+        self.assertEqual((recommended % unit, recommended), (0, vmm.recommended_granularity(opened)))
+        for wanted in False, True:
+            with vmm.Region(opened, recommended, recommended_granularity=wanted) as region:
+                self.assertEqual(region.granularity, recommended if wanted else unit)
         self.assertTrue(first.can_access(0))
         with self.raises(gpu_vmm.NoSuchDevice):
             first.can_access(4711)
         with self.raises(gpu_vmm.NoSuchDevice):
             vmm.Device(opened, 4711).granularity()
+        with self.raises(gpu_vmm.NoSuchDevice):
+            vmm.Device(opened, 4711).recommended_granularity()
         with self.assertRaises(TypeError):
             vmm.Device("host")
 

@@ -51,6 +51,10 @@ def accepted(name: gpu_vmm.DTypeName, dtype: gpu_vmm.DTypeLike, rows: "np.ndarra
     with pool.alloc(64) as block:
         block.write(rows)
         assert_type(block.read(), bytes)
+    pool.save("model.pool", ["weights"], compress=True)
+    assert_type(gpu_vmm.Pool.restore(backend, b"model.pool", budget=1 << 30), gpu_vmm.RestoredPool)
+    restored, blocks = gpu_vmm.Pool.restore(backend, "model.pool")
+    assert_type(restored.alloc(64, address=blocks[0].address), gpu_vmm.Block)
 
 
 def low_level(backend: vmm.Backend, transfers: List[str]) -> None:

@@ -18,7 +18,7 @@ from .. import _torch_build
 from .._arguments import KEEP_NOTHING, Path, text
 from .._handles import PoolHandle
 from .._library import MempoolId, address_of, check, find, library, version
-from ..backend import options
+from .._pool_options import options
 from ..errors import Busy, Error, NotInstalled, Suspended, Unsupported
 from ..pool import Blocks, Pool
 from ..results import PoolStats

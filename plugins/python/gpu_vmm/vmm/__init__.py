@@ -18,7 +18,7 @@ from ..results import CapabilityInfo, PageListStats
 from ._mappings import Mapping
 from .banked import BankedRegion
 from .copies import CopyQueue, PinnedMemory
-from .device import Device, devices, first_supported, granularity, reservation_unit
+from .device import Device, devices, first_supported, granularity, recommended_granularity, reservation_unit
 from .event import Event
 from .exchange import ExchangeEvent, Exporter, FollowedRegion, Listener, ReleaseOutcome
 from .observer import After, BackingChange, BackingEffect, Before, Outcome, Range
@@ -34,5 +34,5 @@ __all__ = [
     "HOST", "Access", "After", "Backend", "BackingChange", "BackingEffect", "BankedRegion", "Before", "CapabilityInfo", "CopyQueue",
     "Device", "Event", "ExchangeEvent", "Exporter", "FollowedRegion", "HandleTypes", "Listener", "Location", "Mapping", "Offer",
     "OfferBy", "Outcome", "PageList", "PageListStats", "PhysicalMemory", "PinnedMemory", "Placement", "Properties", "Range", "Region", "ReleaseOutcome", "View",
-    "devices", "first_supported", "granularity", "open", "reservation_unit", "restore", "snapshot",
+    "devices", "first_supported", "granularity", "open", "recommended_granularity", "reservation_unit", "restore", "snapshot",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ def options(
     extend_by: SupportsIndex = 0,
     guard: SupportsIndex = 0,
     portable: bool = False,
+    recommended_granularity: bool = False,
 ) -> RegionOptions:
     """Returns ``gpu_vmm_region_options``."""
     return RegionOptions(
@@ -25,6 +26,7 @@ def options(
         size=unsigned("size", size),
         placement=int(Placement(placement)),
         portable=bool(portable),
+        recommended_granularity=bool(recommended_granularity),
         address=unsigned("address", address),
         alignment=unsigned("alignment", alignment),
         extend_by=unsigned("extend_by", extend_by),

@@ -49,6 +49,10 @@ class Device:
         """Returns the unit of the sizes of the device's memory. :func:`granularity` takes other properties."""
         return granularity(self._backend, Properties(device=self._number))
 
+    def recommended_granularity(self) -> int:
+        """Returns the unit that the driver recommends for the device's memory. :func:`recommended_granularity` takes other properties."""
+        return recommended_granularity(self._backend, Properties(device=self._number))
+
     def can_access(self, owner: SupportsIndex) -> bool:
         """Returns whether this device can access memory of the device ``owner``. Raises NoSuchDevice."""
         reachable = ctypes.c_bool()
@@ -76,6 +80,16 @@ def granularity(backend: Backend, properties: Properties = DEFAULT) -> int:
     """Returns the unit of the sizes of memory with these properties. Raises NoSuchDevice, or Unsupported for memory that the driver lacks."""
     unit = ctypes.c_uint64()
     check(library().gpu_vmm_granularity(checked(backend)._handle, pointer_to(properties), ctypes.byref(unit)))
+    return unit.value
+
+
+def recommended_granularity(backend: Backend, properties: Properties = DEFAULT) -> int:
+    """Returns the unit that the driver recommends for memory with these properties, a multiple of :func:`granularity`.
+
+    The pages of pools are multiples of it. Raises NoSuchDevice, or Unsupported for memory that the driver lacks.
+    """
+    unit = ctypes.c_uint64()
+    check(library().gpu_vmm_recommended_granularity(checked(backend)._handle, pointer_to(properties), ctypes.byref(unit)))
     return unit.value
 
 

@@ -30,7 +30,8 @@ class Region(Mappings, Contents, Sharing):
     ``address``: only with ``Placement.PREFER`` or ``Placement.EXACT``. ``alignment``: that of the address, beyond the granularity.
     ``extend_by``: the number of bytes of addresses that growth first tries to add behind a full reservation; 0 for as many as the region
     has. If they are too few or taken, growth adds just what it needs. ``guard``: the number of bytes of addresses to keep free on either
-    side. ``portable``: whether every driver can restore the region at its address.
+    side. ``portable``: whether every driver can restore the region at its address. ``recommended_granularity``: whether its unit is that of
+    :func:`recommended_granularity`.
 
     Any thread may use it; calls of several threads run one at a time. Raises AddressTaken, Unaligned, OutOfAddressSpace, NoSuchDevice, or
     Unsupported for memory that the driver lacks.
@@ -50,8 +51,9 @@ class Region(Mappings, Contents, Sharing):
         extend_by: SupportsIndex = 0,
         guard: SupportsIndex = 0,
         portable: bool = False,
+        recommended_granularity: bool = False,
     ) -> None:
-        wanted = options(memory, size, placement, address, alignment, extend_by, guard, portable)
+        wanted = options(memory, size, placement, address, alignment, extend_by, guard, portable, recommended_granularity)
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_region_reserve(checked(backend)._handle, ctypes.byref(wanted), ctypes.byref(pointer)))
         self._own(RegionHandle(pointer))
