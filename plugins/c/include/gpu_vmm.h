@@ -2660,6 +2660,33 @@ gpu_vmm_status gpu_vmm_torch_set_tag(const char *tag);
 gpu_vmm_status gpu_vmm_torch_pool(int device_number,
                                   gpu_vmm_pool **pool);
 
+// Restores PyTorch's pool of a device from a file of gpu_vmm_pool_save, with the options of gpu_vmm_torch_configure: see
+// gpu_vmm_pool_restore, also for `blocks` and `count`. The blocks wait for gpu_vmm_torch_claim; gpu_vmm_torch_end_restore frees the others.
+// `tag` is a tag that the file must have, or null.
+//
+// Returns the statuses of gpu_vmm_pool_restore, GPU_VMM_FILE for a file without the tag, and GPU_VMM_BUSY if the device has a pool
+// already, as after its first allocation.
+//
+// # Safety
+//
+// `path` is null or a string, and so is `tag`. `blocks` is null or points to `count` writable blocks.
+gpu_vmm_status gpu_vmm_torch_restore_pool(int device_number,
+                                          const char *path,
+                                          const char *tag,
+                                          gpu_vmm_restored_block *blocks,
+                                          uint64_t count);
+
+// Claims a block of gpu_vmm_torch_restore_pool for this thread: PyTorch's next allocation on the device, of no more than its capacity,
+// returns it, whatever the stream. It is then a block like any other. Allocations of private pools and of captures take no claimed block.
+// One thread of the process restores at a time.
+//
+// Returns GPU_VMM_NOT_FOUND if there is no such block, or if it was claimed before.
+gpu_vmm_status gpu_vmm_torch_claim(int device_number,
+                                   uint64_t address);
+
+// Frees the blocks of gpu_vmm_torch_restore_pool that were not claimed, and forgets the claim of this thread.
+gpu_vmm_status gpu_vmm_torch_end_restore(int device_number);
+
 // Returns a pair of functions for the CUDAPluggableAllocator of a torch.cuda.MemPool, whose memory gets this tag. There can be 64
 // such tags. Unlike gpu_vmm_torch_alloc, the returned function returns null if memory is short.
 //

@@ -83,6 +83,10 @@ static void class_results(void) {
     REFUSES(GPU_VMM_NOT_FOUND, gpu_vmm_torch_pool_release(0, id));
     REFUSES(GPU_VMM_NOT_FOUND, gpu_vmm_torch_pool_begin(0, id, NULL));
     REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_torch_allow_access(0, -1));
+    gpu_vmm_restored_block restored[2];
+    FAILS(restored, gpu_vmm_torch_restore_pool(-1, "/no/such/file", NULL, restored, 2));
+    REFUSES(GPU_VMM_NOT_FOUND, gpu_vmm_torch_claim(-1, 512));
+    REFUSES(GPU_VMM_OK, gpu_vmm_torch_end_restore(-1));
 }
 
 // tests/header.rs checks that every function of the header with a result is called here.

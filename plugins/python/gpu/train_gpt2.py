@@ -10,6 +10,7 @@ and length differ in each step and are the same for all allocators.
 
 import argparse
 import random
+from collections.abc import Callable
 from typing import Any
 
 import training
@@ -78,22 +79,18 @@ def gpt2(
     return GPT2()
 
 
-def work(who: str, given: argparse.Namespace) -> dict[str, Any]:
-    """Trains in this process."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+def batches_of(torch: Any, seed: int, steps: int) -> list[Any]:
+    """Returns the tokens of all steps, in host memory. Small numbers are more frequent, so that the model can learn."""
+    draws = torch.Generator().manual_seed(seed)
+    return [(torch.rand((batch, length + 1), generator=draws) ** 4 * VOCABULARY).long() for batch, length in shapes(seed, steps)]
 
-    vmm = training.enable(who, given.trace)
-    training.deterministic(torch, given.seed)
-    # Small numbers are more frequent, so that the model can learn. All tokens are drawn before the timed steps.
-    draws = torch.Generator().manual_seed(given.seed)
-    batches = [
-        (torch.rand((batch, length + 1), generator=draws) ** 4 * VOCABULARY).long()
-        for batch, length in shapes(given.seed, given.steps)
-    ]
-    with torch.device(DEVICE):
-        model = gpt2(torch)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+
+def optimizer_of(torch: Any, model: Any) -> Any:
+    return torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+
+
+def step_of(torch: Any, model: Any, optimizer: Any, batches: list[Any]) -> Callable[[int], Any]:
+    """Returns the function that trains one step and returns its loss."""
 
     def step(number: int) -> Any:
         on_device = batches[number].to(DEVICE, non_blocking=True)
@@ -105,8 +102,28 @@ def work(who: str, given: argparse.Namespace) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    kernel = SDPBackend.FLASH_ATTENTION if given.attention == "flash" else SDPBackend.MATH
-    with sdpa_kernel(kernel):
+    return step
+
+
+def attention_of(name: str) -> Any:
+    """Returns the context in which PyTorch uses a kernel for attention: "flash" or "math"."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    return sdpa_kernel(SDPBackend.FLASH_ATTENTION if name == "flash" else SDPBackend.MATH)
+
+
+def work(who: str, given: argparse.Namespace) -> dict[str, Any]:
+    """Trains in this process."""
+    import torch
+
+    vmm = training.enable(who, given.trace)
+    training.deterministic(torch, given.seed)
+    # All tokens are drawn before the timed steps.
+    batches = batches_of(torch, given.seed, given.steps)
+    with torch.device(DEVICE):
+        model = gpt2(torch)
+    step = step_of(torch, model, optimizer_of(torch, model), batches)
+    with attention_of(given.attention):
         return training.train(torch, who, vmm, model, given.steps, step, given.trace)
 
 

@@ -63,9 +63,9 @@ def settings(who: str) -> dict[str, int]:
     return {name.strip(): value * (MIB if name.strip() == "page" else 1) for name, value in found.items()}
 
 
-def enable(who: str, trace: str | None = None) -> Any:
+def enable(who: str, trace: str | None = None, **more: bool) -> Any:
     """Selects the allocator of this process, and records its allocations if a trace is wanted. Returns gpu_vmm.torch, or None for
-    PyTorch's own. From here on, the process may use the GPU."""
+    PyTorch's own. From here on, the process may use the GPU. `more` are further settings of gpu-vmm."""
     take_turn()
     if trace:
         recorder().begin(importlib.import_module("torch"))
@@ -76,7 +76,7 @@ def enable(who: str, trace: str | None = None) -> Any:
         # Without the allocator class the results would be those of PyTorch's hook.
         warnings.filterwarnings("error", r"gpu_vmm\.torch\.enable", RuntimeWarning)
         try:
-            vmm.enable(**settings(who))
+            vmm.enable(**settings(who), **more)
         except RuntimeWarning as warning:
             raise Failed(str(warning)) from None
     return vmm

@@ -134,6 +134,9 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_torch_set_tag": (_STATUS, [c_char_p]),
     "gpu_vmm_torch_functions": (_STATUS, [c_char_p, POINTER(c_void_p), POINTER(c_void_p)]),
     "gpu_vmm_torch_pool_tag": (_STATUS, [c_int, MempoolId, c_char_p]),
+    "gpu_vmm_torch_restore_pool": (_STATUS, [c_int, c_char_p, c_char_p, POINTER(RestoredBlock), c_uint64]),
+    "gpu_vmm_torch_claim": (_STATUS, [c_int, c_uint64]),
+    "gpu_vmm_torch_end_restore": (_STATUS, [c_int]),
     "gpu_vmm_torch_pool": (_STATUS, [c_int32, POINTER(_OBJECT)]),
 }  # fmt: skip
 

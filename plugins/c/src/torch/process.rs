@@ -3,6 +3,7 @@
 use super::graphs::Graphs;
 use super::private::PrivatePools;
 use super::table::DEVICES;
+use super::unclaimed::Unclaimed;
 use crate::backend::open;
 use crate::call::status;
 use crate::pool::Pool;
@@ -14,7 +15,7 @@ use gpu_vmm::pool::Block;
 use gpu_vmm::{Address, AnyBackend, Bytes, Operation, Stream};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{MutexGuard, OnceLock};
 
 /// The tag of blocks that were allocated without another tag.
@@ -35,6 +36,7 @@ pub(super) struct Device {
     pub(super) pool: Pool,
     pub(super) graphs: Graphs,
     pub(super) private: PrivatePools,
+    pub(super) unclaimed: Unclaimed,
 }
 
 struct Process {
@@ -66,8 +68,14 @@ thread_local! {
     static OWN: RefCell<Option<Box<str>>> = const { RefCell::new(None) };
 }
 
-/// True once a thread has set a tag. Allocations read no thread's tag before: finding it takes as long as the rest.
-static TAGGED: AtomicBool = AtomicBool::new(false);
+/// Whether allocations must look for their thread's tag or claim, as a set of bits: finding them takes as long as the rest.
+static SPECIAL: AtomicU8 = AtomicU8::new(0);
+
+/// A thread has set a tag.
+const TAGGED: u8 = 1;
+
+/// A thread may have claimed a restored block.
+const CLAIMED: u8 = 2;
 
 /// Returns the process's state, which the first call creates.
 fn process() -> CallResult<&'static Process> {
@@ -116,26 +124,68 @@ pub(super) fn device(number: c_int) -> CallResult<&'static Device> {
 #[cold]
 fn make_device(number: c_int) -> CallResult<&'static Device> {
     let process = process()?;
-    let place = usize::try_from(number).ok().and_then(|number| process.devices.get(number));
-    let place = place.ok_or_else(|| Failure::invalid(format!("allocate: there is no device {number}")))?;
+    let place = process.place(number)?;
     let _making = process.making.lock(Operation::CreatePool)?;
     if let Some(device) = place.get() {
         return Ok(device);
     }
-    let page = process.options.page;
-    // A small budget must not be a page or less.
-    let is_small = (1..16 * PAGE.0).contains(&process.options.budget);
-    let page = if page == 0 && !is_small { PAGE.0 } else { page };
-    let options = PoolOptions { device: number as u32, page, ..process.options };
-    let pool = Pool::new(&process.backend, &options)?;
-    let graphs = Graphs::new(pool.tagged(GRAPHS)?);
-    // `DEVICES` fits into a byte.
-    let private = PrivatePools::new(pool.tagged(GRAPHS)?, number as u8);
-    let made = Device { pool: pool.tagged(TAG)?, graphs, private };
+    let pool = Pool::new(&process.backend, &process.options_of(number))?;
+    let made = Device::of(&pool, number, Unclaimed::default())?;
     Ok(place.get_or_init(|| made))
 }
 
+/// Returns a device whose pool `restore` restores with these options. The device must not have a pool.
+pub(super) fn restore_device(
+    number: c_int,
+    restore: impl FnOnce(&AnyBackend, &PoolOptions) -> CallResult<(Pool, Unclaimed)>,
+) -> CallResult<&'static Device> {
+    let process = process()?;
+    let place = process.place(number)?;
+    let _making = process.making.lock(Operation::Restore)?;
+    if place.get().is_some() {
+        let text = format!(
+            "restore: device {number} has a pool already; restore before its first allocation and its first statistics"
+        );
+        return Err(Failure::new(GPU_VMM_BUSY, text));
+    }
+    let (pool, unclaimed) = restore(&process.backend, &process.options_of(number))?;
+    let made = Device::of(&pool, number, unclaimed)?;
+    Ok(place.get_or_init(|| made))
+}
+
+/// Makes allocations look for the claim of their thread, or not.
+pub(super) fn look_for_claims(whether: bool) {
+    if whether {
+        SPECIAL.fetch_or(CLAIMED, Ordering::Relaxed);
+    } else {
+        SPECIAL.fetch_and(!CLAIMED, Ordering::Relaxed);
+    }
+}
+
+impl Process {
+    fn place(&self, number: c_int) -> CallResult<&OnceLock<Device>> {
+        let place = usize::try_from(number).ok().and_then(|number| self.devices.get(number));
+        place.ok_or_else(|| Failure::invalid(format!("allocate: there is no device {number}")))
+    }
+
+    /// Returns the options of the pool of a device.
+    fn options_of(&self, number: c_int) -> PoolOptions {
+        let page = self.options.page;
+        // A small budget must not be a page or less.
+        let is_small = (1..16 * PAGE.0).contains(&self.options.budget);
+        let page = if page == 0 && !is_small { PAGE.0 } else { page };
+        PoolOptions { device: number as u32, page, ..self.options }
+    }
+}
+
 impl Device {
+    fn of(pool: &Pool, number: c_int, unclaimed: Unclaimed) -> CallResult<Self> {
+        let graphs = Graphs::new(pool.tagged(GRAPHS)?);
+        // `DEVICES` fits into a byte.
+        let private = PrivatePools::new(pool.tagged(GRAPHS)?, number as u8);
+        Ok(Self { pool: pool.tagged(TAG)?, graphs, private, unclaimed })
+    }
+
     /// Allocates under a tag. Returns null for a size of 0.
     pub(super) fn alloc(
         &self,
@@ -178,10 +228,16 @@ impl Device {
 
 /// Allocates under this thread's tag.
 pub(super) fn alloc_tagged(device: &Device, size: isize, stream: Stream<'static>) -> CallResult<*mut c_void> {
-    if TAGGED.load(Ordering::Relaxed) {
-        return with_tag(|tag| device.alloc(tag, size, stream));
+    match SPECIAL.load(Ordering::Relaxed) {
+        0 => return device.alloc(None, size, stream),
+        bits if bits & CLAIMED != 0 && size > 0 => {
+            if let Some(block) = device.unclaimed.claimed(Bytes(size.unsigned_abs() as u64), stream)? {
+                return Ok(device.pool.blocks.keep(block)?.as_ptr());
+            }
+        }
+        _ => {}
     }
-    device.alloc(None, size, stream)
+    with_tag(|tag| device.alloc(tag, size, stream))
 }
 
 /// Allocates a block under this thread's tag.
@@ -191,7 +247,13 @@ pub(super) fn block_tagged(
     size: Bytes,
     stream: Stream<'static>,
 ) -> CallResult<Block<AnyBackend>> {
-    if TAGGED.load(Ordering::Relaxed) {
+    let special = SPECIAL.load(Ordering::Relaxed);
+    if special != 0 {
+        if special & CLAIMED != 0
+            && let Some(block) = device.unclaimed.claimed(size, stream)?
+        {
+            return Ok(block);
+        }
         return with_tag(|tag| device.block(tag, size, stream));
     }
     // The common case calls little and returns one pointer.
@@ -248,7 +310,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_set_tag(tag: *const c_char) -> Status {
         // Fails while the thread ends, when its locals are gone: it allocates without a tag then.
         let _ = OWN.try_with(|own| own.replace(tag.map(Into::into)));
         // This thread reads it next; other threads have no tag through this call.
-        TAGGED.store(true, Ordering::Relaxed);
+        SPECIAL.fetch_or(TAGGED, Ordering::Relaxed);
         Ok(())
     })
 }

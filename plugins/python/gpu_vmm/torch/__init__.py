@@ -12,16 +12,17 @@ import importlib
 import os
 import threading
 import warnings
-from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, SupportsIndex, Tuple
 
-from .. import _torch_build
-from .._arguments import KEEP_NOTHING, Path, text
+from .. import _saved_pool, _torch_build
+from .._arguments import KEEP_NOTHING, Path, path_of, text
 from .._handles import PoolHandle
 from .._library import MempoolId, address_of, check, find, library, version
 from .._pool_options import options
-from ..errors import Busy, Error, NotInstalled, Suspended, Unsupported
+from ..errors import Busy, Error, NotFound, NotInstalled, Suspended, Unsupported
 from ..pool import Blocks, Pool
 from ..results import PoolStats
+from . import _table
 
 # The hooks of PyTorch's allocator: each setter, and the library's function for it.
 _HOOKS = (
@@ -41,8 +42,22 @@ _WITHOUT_CLASS = (
     "memory in the profiler, set_per_process_memory_fraction, torch.cuda.MemPool() without an allocator."
 )
 
+
+
+class _Settings(NamedTuple):
+    """The settings of :func:`enable`, for C."""
+
+    budget: int
+    keep: int
+    page: int
+    slack: int
+    restorable: bool
+
+
 _lock = threading.RLock()
-_settings: Optional[Tuple[int, int, int, int]] = None
+_settings: Optional[_Settings] = None
+# The devices whose pools are restored ones.
+_restored: Set[int] = set()
 _allocator: Any = None
 _configured = False
 _mem_pools: Dict[Tuple[str, int], Any] = {}
@@ -99,12 +114,14 @@ def enable(
     keep: Optional[SupportsIndex] = None,
     page: Optional[SupportsIndex] = None,
     slack: Optional[SupportsIndex] = None,
+    restorable: bool = False,
 ) -> None:
     """Serves all GPU memory of PyTorch from pools of gpu-vmm, one for each device. Call it before PyTorch's first use of a GPU.
 
     ``budget``: the largest number of bytes that a device's pool may hold, None for no limit. ``keep``: the largest number of free bytes
     that it keeps, None for all. ``page`` and ``slack`` are as for ``Backend.pool``, but None means pages of 16 MiB: a first
-    step then waits less for the driver than with smaller ones. A second call with the same settings does nothing.
+    step then waits less for the driver than with smaller ones. ``restorable``: whether the pools reserve addresses that other processes can
+    reserve as well, for :func:`save`. A second call with the same settings does nothing.
 
     The first call on a machine compiles an allocator class against the installed PyTorch and keeps it in ``~/.cache/gpu-vmm``; it takes
     a C++ compiler and about a minute. ``python -m gpu_vmm.torch build`` does so ahead. Without a compiler, PyTorch's hook for foreign
@@ -116,10 +133,10 @@ def enable(
     """
     global _allocator, _configured, _settings
     torch = _torch()
-    wanted = options(0, budget, keep, page, slack)
+    wanted = options(0, budget, keep, page, slack, restorable=restorable)
     # NVIDIA's driver takes no longer for memory that torch.multiprocessing can send to other processes.
     wanted.shareable = _backend(torch) != b"hip"
-    settings = (wanted.budget, wanted.keep, wanted.page, wanted.slack)
+    settings = _Settings(wanted.budget, wanted.keep, wanted.page, wanted.slack, wanted.restorable)
     with _lock:
         if _settings is not None:
             if _settings != settings:
@@ -186,10 +203,10 @@ def _install_hook(torch: Any) -> Any:
     return made
 
 
-def _said(settings: Tuple[int, int, int, int]) -> str:
-    budget, keep, page, slack = settings
+def _said(settings: _Settings) -> str:
+    budget, keep, page, slack, restorable = settings
     kept = 0 if keep == KEEP_NOTHING else keep or None
-    return f"budget={budget or None}, keep={kept}, page={page or None}, slack={slack or None}"
+    return f"budget={budget or None}, keep={kept}, page={page or None}, slack={slack or None}, restorable={restorable}"
 
 
 def enabled() -> bool:
@@ -344,6 +361,86 @@ def wake(tag: Optional[str] = None, device: Any = None) -> int:
     """
     pool_ = device_pool(device)
     return sum(pool_.resume(one) for one in (pool_.tags() if tag is None else [tag]))
+
+
+def save(path: Path, tensors: Mapping[str, Any], device: Any = None, *, compress: bool = False) -> None:
+    """Writes tensors to a file from which :func:`restore` returns them in another process, at the same addresses.
+
+    ``tensors``: a dict of tensors, or of dicts, lists and tuples of them, with str, numbers and None beside them: such as
+    ``{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 50}``. The tensors lie in GPU memory of ``device``, None
+    for the current one, or in host memory. Views and tensors that share memory do so after the restore, those of the host excepted.
+    Gradients, graphs and random states are saved only if their tensors are named.
+
+    The file has all blocks with the tags of the tensors: to leave others out, allocate what is saved inside ``with pool(tag)``. The call
+    waits for the device. Nothing may write to the tensors meanwhile. An existing file is replaced when the new one is complete.
+
+    Raises Unsupported without ``enable(restorable=True)``, and for tensors that are not plain, or not in memory of gpu-vmm; TypeError for
+    other values; Suspended; FileError; OutOfMemory if the device has no memory for the table of the tensors; Busy during a capture.
+    """
+    torch = _torch()
+    number = _number(torch, device)
+    if _settings is None or not (_settings.restorable or number in _restored):
+        raise Unsupported("save: needs enable(restorable=True), which chooses addresses that another process can have")
+    pool_ = device_pool(number)
+
+    def find(address: int) -> Optional[_table.Place]:
+        try:
+            block = pool_.find(address)
+        except NotFound:
+            return None
+        return block.base, block.offset, block.tag
+
+    torch.cuda.synchronize(number)
+    table = _table.encode(torch, tensors, find, number)
+    with pool_.tagged(_table.TAG).alloc(len(table.contents)) as block:
+        block.write(table.contents)
+        pool_.save(path, [*table.tags, _table.TAG], compress=compress)
+
+
+def restore(path: Path, device: Any = None) -> Dict[str, Any]:
+    """Restores the tensors that :func:`save` has written, at their addresses. Returns the dict that was saved.
+
+    Call it after :func:`enable` and before PyTorch allocates memory of ``device``, None for the current one: the pool that serves the device
+    is the restored one from then on. Its page size is that of the file, and it is restorable; all other settings are those of
+    :func:`enable`. The tensors own their memory like tensors that PyTorch has allocated on the default stream. To keep the addresses, assign
+    them: ``model.load_state_dict(found["model"], assign=True)`` with a model on the ``meta`` device.
+
+    Raises AddressTaken, which names what uses the addresses; FileError for a file that cannot be read, is damaged or has no tensors;
+    OutOfMemory for a device or a budget that is too small; Unsupported without :func:`enable`, or for a file of another version;
+    Error if PyTorch has memory of the device already, or inside ``torch.cuda.use_mem_pool``.
+    """
+    torch = _torch()
+    if not enabled():
+        raise Unsupported("restore: needs enable() first")
+    number = _number(torch, device)
+    with _lock:
+        found = _saved_pool.places(path)
+        try:
+            check(
+                library().gpu_vmm_torch_restore_pool(
+                    number, path_of("path", path), text("tag", _table.TAG), found, len(found)
+                )
+            )
+        except Busy as error:
+            raise Error(f"restore: call it before PyTorch allocates memory of the device: {error}", Busy.status) from error
+        _restored.add(number)
+
+        def claim(address: int, size: int) -> Any:
+            check(library().gpu_vmm_torch_claim(number, address))
+            storage = torch.UntypedStorage(size, device=torch.device("cuda", number))
+            if storage.data_ptr() != address:
+                raise Error(f"restore: PyTorch has allocated elsewhere than at {address:#x}; call it outside of torch.cuda.use_mem_pool")
+            return storage
+
+        try:
+            place = next(block for block in found if block.tag == text("tag", _table.TAG))
+            table = (ctypes.c_char * place.size)()
+            check(library().gpu_vmm_read(device_pool(number)._handle, place.address, table, place.size))
+            with torch.no_grad():
+                return _table.decode(torch, table.raw, claim, number)
+        finally:
+            # Blocks without a tensor are freed.
+            check(library().gpu_vmm_torch_end_restore(number))
 
 
 def stats(device: Any = None) -> PoolStats:

@@ -32,6 +32,7 @@ use std::process::Command;
 use std::ptr::{null, null_mut, without_provenance_mut};
 
 mod hooks;
+mod restored;
 
 /// The page size of a pool without a small budget.
 const PAGE: u64 = 16 << 20;
