@@ -134,6 +134,35 @@ class SavedPools(Case):
         self.path.write_bytes(whole)
         self.assertEqual(self.restore().blocks[0].read(), bytes([1]) * 9 * MIB)
 
+    @unittest.skipUnless(hasattr(os, "fork"), "no fork")
+    def test_forked_child_is_refused(self):
+        said = self.script(
+            """
+            import os, gpu_vmm
+            from support import NAME
+            backend = gpu_vmm.open(NAME)
+            pool = backend.pool(restorable=True)
+            block, path = pool.alloc(512), os.environ["FILE"]
+            pool.save(path)
+            child = os.fork()
+            if child == 0:
+                for call in (
+                    lambda: pool.save(path + ".child"), lambda: gpu_vmm.Pool.restore(backend, path),
+                    lambda: pool.alloc(512, address=block.address + 4096),
+                ):
+                    try:
+                        call()
+                        print("went through", flush=True)
+                    except gpu_vmm.Forked:
+                        print("refused", flush=True)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            """,
+            FILE=str(self.path),
+        )
+        self.assertEqual(said.split(), ["refused"] * 3)
+        self.assertEqual(os.listdir(self.path.parent), [self.path.name])
+
     @unittest.skipUnless(NAME == "cuda" and "FAKE_CUDA_GPUS" in os.environ, "the fake driver has devices of any size")
     def test_small_device_is_refused(self):
         pool, blocks = self.filled([("weights", 300 * MIB, 1)])

@@ -6,7 +6,7 @@ The tests check this file with mypy and pyright, and never run it.
 from __future__ import annotations
 
 import array
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 from typing_extensions import CapsuleType, assert_type
@@ -48,6 +48,8 @@ def accepted(name: gpu_vmm.DTypeName, dtype: gpu_vmm.DTypeLike, rows: "np.ndarra
     assert_type(pool.snapshot()["timeline"][0]["at"], float)
     stats: gpu_vmm.PoolStats = gpu_vmm.torch.stats()
     print(stats["driver_calls"]["map"])
+    gpu_vmm.torch.save("state.pool", {"step": 50}, compress=True)
+    assert_type(gpu_vmm.torch.restore("state.pool"), Dict[str, Any])
     with pool.alloc(64) as block:
         block.write(rows)
         assert_type(block.read(), bytes)
