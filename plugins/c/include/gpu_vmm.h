@@ -1516,41 +1516,6 @@ gpu_vmm_status gpu_vmm_pool_new(const gpu_vmm_backend *backend,
 // `pool` is null or a pool. `tag` is null or a string. `tagged` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_pool_tagged(const gpu_vmm_pool *pool, const char *tag, gpu_vmm_pool **tagged);
 
-// Returns the same pool, allocating another kind of memory under the same tag name: host memory, memory that can be exported, and so on.
-// All kinds share the budget; each has tags, streams and statistics of its own, and the same tag in two kinds is two tags. Free memory of
-// one kind gives way to a request of another. Null `properties` are plain device memory of device 0. GPU_VMM_UNSUPPORTED if the driver has
-// no such memory, or for another device than the pool's. Free the result with gpu_vmm_pool_free.
-//
-// # Safety
-//
-// `pool` is null or a pool. `properties` is null or points to initialized properties. `with_memory` is null or points to a writable
-// pointer.
-gpu_vmm_status gpu_vmm_pool_with_memory(const gpu_vmm_pool *pool,
-                                        const gpu_vmm_properties *properties,
-                                        gpu_vmm_pool **with_memory);
-
-// Returns the kinds of memory of a pool as JSON, its own first: an array of objects with `memory`, a text that describes the kind, and
-// `stats`, as gpu_vmm_pool_stats returns them. Free the text with gpu_vmm_string_free.
-//
-// # Safety
-//
-// As for gpu_vmm_pool_stats.
-gpu_vmm_status gpu_vmm_pool_kinds(const gpu_vmm_pool *pool,
-                                  char **json);
-
-// Gives a device, or GPU_VMM_DEVICE_HOST, access to all memory of this object's kind, present and future: GPU_VMM_ACCESS_READ or
-// GPU_VMM_ACCESS_READ_WRITE, for the CPU GPU_VMM_ACCESS_READ_WRITE alone. A device that has this access or more keeps what it has.
-//
-// Returns GPU_VMM_UNSUPPORTED for a device that has less access already, for read-only access where the driver has none, and for the
-// CPU where it cannot access such memory; GPU_VMM_PEER_UNREACHABLE and GPU_VMM_NO_SUCH_DEVICE.
-//
-// # Safety
-//
-// `pool` is null or a pool.
-gpu_vmm_status gpu_vmm_pool_allow_access(const gpu_vmm_pool *pool,
-                                         uint32_t device,
-                                         uint32_t access);
-
 // Forgets a tag: its name is free for another tag at once. Objects and blocks of the tag stay valid; its addresses are free when the
 // last of both has ended. A tag that is not forgotten ends in the same way. GPU_VMM_NOT_FOUND if no tag has the name.
 // GPU_VMM_SUSPENDED while the tag is suspended: gpu_vmm_resume finds it by its name.
@@ -1696,6 +1661,55 @@ gpu_vmm_status gpu_vmm_pool_stats(const gpu_vmm_pool *pool,
 //
 // As for gpu_vmm_pool_stats.
 gpu_vmm_status gpu_vmm_pool_snapshot(const gpu_vmm_pool *pool, char **json);
+
+// Returns the same pool, allocating another kind of memory under the same tag name: host memory, memory that can be exported, and so on.
+// All kinds share the budget; each has tags, streams and statistics of its own, and the same tag in two kinds is two tags. Free memory of
+// one kind gives way to a request of another. Null `properties` are plain device memory of device 0. GPU_VMM_UNSUPPORTED if the driver has
+// no such memory, or for another device than the pool's. Free the result with gpu_vmm_pool_free.
+//
+// # Safety
+//
+// `pool` is null or a pool. `properties` is null or points to initialized properties. `with_memory` is null or points to a writable
+// pointer.
+gpu_vmm_status gpu_vmm_pool_with_memory(const gpu_vmm_pool *pool,
+                                        const gpu_vmm_properties *properties,
+                                        gpu_vmm_pool **with_memory);
+
+// Returns the kinds of memory of a pool as JSON, its own first: an array of objects with `memory`, a text that describes the kind, and
+// `stats`, as gpu_vmm_pool_stats returns them. Free the text with gpu_vmm_string_free.
+//
+// # Safety
+//
+// As for gpu_vmm_pool_stats.
+gpu_vmm_status gpu_vmm_pool_kinds(const gpu_vmm_pool *pool,
+                                  char **json);
+
+// Gives a device, or GPU_VMM_DEVICE_HOST, access to all memory of this object's kind, present and future: GPU_VMM_ACCESS_READ or
+// GPU_VMM_ACCESS_READ_WRITE, for the CPU GPU_VMM_ACCESS_READ_WRITE alone. A device that has this access or more keeps what it has.
+//
+// Returns GPU_VMM_UNSUPPORTED for a device that has less access already, for read-only access where the driver has none, and for the
+// CPU where it cannot access such memory; GPU_VMM_PEER_UNREACHABLE and GPU_VMM_NO_SUCH_DEVICE.
+//
+// # Safety
+//
+// `pool` is null or a pool.
+gpu_vmm_status gpu_vmm_pool_allow_access(const gpu_vmm_pool *pool,
+                                         uint32_t device,
+                                         uint32_t access);
+
+// Moves a pool to another device, after waiting for the devices: all blocks of all kinds and tags keep their addresses and their bytes, and
+// have memory of `device`, from which the pool allocates from then on. That device gets read and write access, and the old one loses
+// its access: gpu_vmm_pool_allow_access gives it access as a peer. No work may use a block until the call returns. Requests of other
+// threads wait; gpu_vmm_read and gpu_vmm_write return GPU_VMM_SUSPENDED meanwhile.
+//
+// Returns GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_OUT_OF_MEMORY, GPU_VMM_SUSPENDED while a tag is suspended, and
+// GPU_VMM_BUSY for memory that is exported or held elsewhere, or for a capture.
+//
+// # Safety
+//
+// `pool` is null or a pool.
+gpu_vmm_status gpu_vmm_pool_move_to_device(const gpu_vmm_pool *pool,
+                                           uint32_t device);
 
 // Allocates page-locked host memory of `size` bytes. Allocating takes longer than a copy. Free it with
 // gpu_vmm_pinned_free. CUDA: cuMemHostRegister or cuMemHostAlloc; HIP: hipHostMalloc.

@@ -3,21 +3,19 @@
 //! Uses unsafe code: C calls these functions with raw pointers.
 #![allow(unsafe_code)]
 
+mod memory;
+
 use crate::backend::Backend;
 use crate::call::status;
 use crate::handles::{Kind, Object};
 use crate::pool_options::PoolOptions;
-use crate::properties::Properties;
 use crate::status::{CallResult, Failure, GPU_VMM_OUT_OF_RANGE, Status};
 use crate::stores::Stores;
 use crate::texts::{
     bytes, check_place, clear, give, give_box, give_if_wanted, give_json, object, required, room, take_box,
 };
-use gpu_vmm::pool::{BlockInfo as BlockFacts, Pool as Blocks, PoolError, PoolStats};
-use gpu_vmm::{
-    Address, AnyBackend, Backend as _, Bytes, CopyCalls, DeviceId, Error, Operation, Properties as Memory,
-    Stream,
-};
+use gpu_vmm::pool::{BlockInfo as BlockFacts, Pool as Blocks, PoolError};
+use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, CopyCalls, DeviceId, Error, Operation, Stream};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
@@ -26,7 +24,6 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Pool {
     pub(crate) backend: AnyBackend,
-    pub(crate) device: DeviceId,
     pub(crate) blocks: Blocks<AnyBackend>,
     pub(crate) stores: Arc<Stores>,
 }
@@ -38,20 +35,21 @@ unsafe impl Object for Pool {
 
 impl Pool {
     pub(crate) fn new(backend: &AnyBackend, options: &PoolOptions) -> CallResult<Self> {
-        Ok(Self::of(backend, options, options.builder(backend)?.build()?))
+        Ok(Self::of(backend, options.builder(backend)?.build()?))
     }
 
-    /// Returns the object for a pool that was created with these options.
-    pub(crate) fn of(backend: &AnyBackend, options: &PoolOptions, blocks: Blocks<AnyBackend>) -> Self {
-        Self { backend: backend.clone(), device: DeviceId(options.device), blocks, stores: Arc::default() }
+    /// Returns the object for a pool.
+    pub(crate) fn of(backend: &AnyBackend, blocks: Blocks<AnyBackend>) -> Self {
+        Self { backend: backend.clone(), blocks, stores: Arc::default() }
     }
 
     pub(crate) fn tagged(&self, tag: &str) -> CallResult<Self> {
         Ok(Self { blocks: self.blocks.tagged(tag)?, ..self.clone() })
     }
 
-    fn with_memory(&self, properties: Memory) -> CallResult<Self> {
-        Ok(Self { blocks: self.blocks.with_memory(properties)?, ..self.clone() })
+    /// Returns the device that the pool allocates from.
+    pub(crate) fn device(&self) -> DeviceId {
+        self.blocks.memory().device
     }
 
     /// Checks that `size` bytes from `address` on lie in one live block that is not suspended.
@@ -78,13 +76,6 @@ impl Pool {
         }
         Ok(address)
     }
-}
-
-/// A kind of memory and its statistics, as gpu_vmm_pool_kinds writes them.
-#[derive(serde::Serialize)]
-struct KindStats {
-    memory: String,
-    stats: PoolStats,
 }
 
 /// The size of the fields with a tag, with the terminating zero.
@@ -177,72 +168,6 @@ pub unsafe extern "C" fn gpu_vmm_pool_tagged(
             let (pool, tag) = (object("pool", pool)?, required("tag", tag)?);
             give_box("tagged", tagged, || pool.tagged(tag))
         }
-    })
-}
-
-/// Returns the same pool, allocating another kind of memory under the same tag name: host memory, memory that can be exported, and so on.
-/// All kinds share the budget; each has tags, streams and statistics of its own, and the same tag in two kinds is two tags. Free memory of
-/// one kind gives way to a request of another. Null `properties` are plain device memory of device 0. GPU_VMM_UNSUPPORTED if the driver has
-/// no such memory, or for another device than the pool's. Free the result with gpu_vmm_pool_free.
-///
-/// # Safety
-///
-/// `pool` is null or a pool. `properties` is null or points to initialized properties. `with_memory` is null or points to a writable
-/// pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpu_vmm_pool_with_memory(
-    pool: *const Pool,
-    properties: *const Properties,
-    with_memory: *mut *mut Pool,
-) -> Status {
-    // SAFETY: null or writable for a pointer, as the caller guarantees.
-    unsafe { clear(with_memory) };
-    status(|| {
-        // SAFETY: guaranteed by the caller.
-        unsafe {
-            let pool = object("pool", pool)?;
-            let properties = Properties::read("properties", properties.as_ref())?;
-            give_box("with_memory", with_memory, || pool.with_memory(properties))
-        }
-    })
-}
-
-/// Returns the kinds of memory of a pool as JSON, its own first: an array of objects with `memory`, a text that describes the kind, and
-/// `stats`, as gpu_vmm_pool_stats returns them. Free the text with gpu_vmm_string_free.
-///
-/// # Safety
-///
-/// As for gpu_vmm_pool_stats.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpu_vmm_pool_kinds(pool: *const Pool, json: *mut *mut c_char) -> Status {
-    // SAFETY: null or writable for a pointer, as the caller guarantees.
-    unsafe { clear(json) };
-    status(|| {
-        // SAFETY: guaranteed by the caller.
-        let pool = unsafe { object("pool", pool) }?;
-        let kinds = pool.blocks.kinds().into_iter();
-        let kinds: Vec<_> =
-            kinds.map(|(memory, stats)| KindStats { memory: memory.to_string(), stats }).collect();
-        // SAFETY: guaranteed by the caller.
-        unsafe { give_json(json, &kinds) }
-    })
-}
-
-/// Gives a device, or GPU_VMM_DEVICE_HOST, access to all memory of this object's kind, present and future: GPU_VMM_ACCESS_READ or
-/// GPU_VMM_ACCESS_READ_WRITE, for the CPU GPU_VMM_ACCESS_READ_WRITE alone. A device that has this access or more keeps what it has.
-///
-/// Returns GPU_VMM_UNSUPPORTED for a device that has less access already, for read-only access where the driver has none, and for the
-/// CPU where it cannot access such memory; GPU_VMM_PEER_UNREACHABLE and GPU_VMM_NO_SUCH_DEVICE.
-///
-/// # Safety
-///
-/// `pool` is null or a pool.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpu_vmm_pool_allow_access(pool: *const Pool, device: u32, access: u32) -> Status {
-    status(|| {
-        // SAFETY: guaranteed by the caller.
-        let pool = unsafe { object("pool", pool) }?;
-        Ok(pool.blocks.allow_access_as(DeviceId(device), crate::properties::access(access)?)?)
     })
 }
 
@@ -397,7 +322,7 @@ pub unsafe extern "C" fn gpu_vmm_read(pool: *const Pool, address: u64, to: *mut 
         let pool = unsafe { object("pool", pool) }?;
         let from = pool.place(Operation::Read, address, size)?;
         // SAFETY: the caller guarantees `size` writable bytes and a block that stays; `place` has checked the block's range.
-        unsafe { Ok(pool.backend.copy_to_host(pool.device, room("to", to, size)?, from)?) }
+        unsafe { Ok(pool.backend.copy_to_host(pool.device(), room("to", to, size)?, from)?) }
     })
 }
 
@@ -420,7 +345,7 @@ pub unsafe extern "C" fn gpu_vmm_write(
         let pool = unsafe { object("pool", pool) }?;
         let to = pool.place(Operation::Write, address, size)?;
         // SAFETY: the caller guarantees `size` bytes and a block that stays; `place` has checked the block's range.
-        unsafe { Ok(pool.backend.copy_from_host(pool.device, to, bytes("from", from, size)?)?) }
+        unsafe { Ok(pool.backend.copy_from_host(pool.device(), to, bytes("from", from, size)?)?) }
     })
 }
 

@@ -138,6 +138,23 @@ static void places(const gpu_vmm_backend *backend, uint64_t unit) {
     gpu_vmm_region_free(region);
 }
 
+static void moves_of_pools(const gpu_vmm_backend *backend) {
+    gpu_vmm_pool *pool = NULL;
+    CHECK(gpu_vmm_pool_new(backend, NULL, &pool));
+    uint64_t block = 0;
+    CHECK(gpu_vmm_alloc(pool, 3000, 0, NULL, &block));
+    CHECK(gpu_vmm_write(pool, block, "kept", 5));
+    RETURNS(GPU_VMM_NO_SUCH_DEVICE, gpu_vmm_pool_move_to_device(pool, 4711));
+    CHECK(gpu_vmm_pool_move_to_device(pool, 1));
+    gpu_vmm_block found;
+    CHECK(gpu_vmm_find(pool, block, &found));
+    char read[5] = "";
+    CHECK(gpu_vmm_read(pool, block, read, 5));
+    demand(found.device == 1 && strcmp(read, "kept") == 0, "the blocks are on the other device");
+    CHECK(gpu_vmm_free(pool, block));
+    gpu_vmm_pool_free(pool);
+}
+
 static void moves(const gpu_vmm_backend *backend, uint64_t unit) {
     gpu_vmm_region *region = filled(backend, 1, 5);
     const uint64_t address = address_of(region);
@@ -160,6 +177,7 @@ static void moves(const gpu_vmm_backend *backend, uint64_t unit) {
         RETURNS(GPU_VMM_BUSY, gpu_vmm_region_move_to_device(region, 0));
         gpu_vmm_physical_release(held);
         CHECK(gpu_vmm_region_move_to_device(region, 0));
+        moves_of_pools(backend);
     }
     gpu_vmm_region_free(region);
 }

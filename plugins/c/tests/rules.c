@@ -130,6 +130,7 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     FAILS(number, gpu_vmm_first_supported(backend, NULL, 1, &number, NULL));
     FAILS(text, gpu_vmm_first_supported(backend, &elsewhere, 1, &number, &text));
     REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_pool_allow_access(pool, 0, 7));
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_pool_move_to_device(NULL, 0));
     FAILS(number, gpu_vmm_alloc(pool, 0, 0, NULL, &number));
     FAILS(number, gpu_vmm_alloc(NULL, 1, 0, NULL, &number));
     REFUSES(GPU_VMM_UNALIGNED, gpu_vmm_alloc_at(pool, 4711, 1, NULL));

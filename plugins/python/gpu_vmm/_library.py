@@ -82,6 +82,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_pool_with_memory": (_STATUS, [_OBJECT, POINTER(PropertiesStruct), POINTER(_OBJECT)]),
     "gpu_vmm_pool_kinds": (_STATUS, [_OBJECT, POINTER(c_void_p)]),
     "gpu_vmm_pool_allow_access": (_STATUS, [_OBJECT, c_uint32, c_uint32]),
+    "gpu_vmm_pool_move_to_device": (_STATUS, [_OBJECT, c_uint32]),
     "gpu_vmm_pool_free": (None, [_OBJECT]),
     "gpu_vmm_alloc": (_STATUS, [_OBJECT, c_uint64, c_uint64, c_void_p, _U64]),
     "gpu_vmm_alloc_at": (_STATUS, [_OBJECT, c_uint64, c_uint64, c_void_p]),

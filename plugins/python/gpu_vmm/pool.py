@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, SupportsIndex, Type
 
@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 class Blocks:
     """The blocks of a pool that have a :class:`Block` object, for all tags together."""
 
-    __slots__ = ("owners", "lock")
+    __slots__ = ("device", "owners", "lock")
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "") -> None:
+        self.device = device
+        """The name of the device that has the memory."""
         self.owners: Dict[int, weakref.ref[Block]] = {}
         """By address."""
         # Held during copies, and by calls that take memory away. Block.__del__ does not need it: no copy of the block runs then.
@@ -198,7 +200,7 @@ class Pool(Owner):
     ``write`` of its blocks wait for a suspension.
     """
 
-    __slots__ = ("_handle", "_blocks", "_tag", "_device", "_memory")
+    __slots__ = ("_handle", "_blocks", "_tag", "_memory")
     _instead = "any thread and any object may use the same one; Backend.pool() creates another one"
 
     def __init__(
@@ -213,14 +215,13 @@ class Pool(Owner):
         if not isinstance(handle, PoolHandle):
             raise TypeError(f"a Pool is created by Backend.pool(), not from a {type(handle).__name__}")
         self._handle = handle
-        self._blocks = Blocks() if blocks is None else blocks
+        self._blocks = Blocks(device) if blocks is None else blocks
         self._tag = tag
-        self._device = device
-        # The properties of the memory; None for the pool's own.
+        # The properties of the memory without its device; None for the pool's own.
         self._memory = memory
 
     def __repr__(self) -> str:
-        return f"<gpu_vmm.Pool on {self._device}{f', tag {self._tag!r}' if self._tag else ''}>"
+        return f"<gpu_vmm.Pool on {self._blocks.device}{f', tag {self._tag!r}' if self._tag else ''}>"
 
     def alloc(
         self,
@@ -297,7 +298,7 @@ class Pool(Owner):
         blocks = []
         for one in found:
             tag = _saved_pool.whole_tag(one.tag, one.address)
-            of_tag = tagged.setdefault(tag, Pool(handle, pool._device, pool._blocks, tag))
+            of_tag = tagged.setdefault(tag, Pool(handle, blocks=pool._blocks, tag=tag))
             blocks.append(of_tag._own(one.address, one.size, one.stream or 0))
         return RestoredPool(pool, blocks)
 
@@ -308,7 +309,7 @@ class Pool(Owner):
         """
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_pool_tagged(self._handle, text("tag", tag), ctypes.byref(pointer)))
-        return Pool(PoolHandle(pointer), self._device, self._blocks, tag, self._memory)
+        return Pool(PoolHandle(pointer), blocks=self._blocks, tag=tag, memory=self._memory)
 
     def with_memory(self, properties: Properties) -> Pool:
         """Returns the same pool, allocating another kind of memory under the same tag name: host memory, or memory that can be exported.
@@ -324,8 +325,9 @@ class Pool(Owner):
         given = ctypes.byref(struct_of(properties))
         check(library().gpu_vmm_pool_with_memory(self._handle, given, ctypes.byref(pointer)))
         # Plain memory of the device is the pool's own kind.
-        kind = None if properties == type(properties)(device=properties.device) else properties
-        return Pool(PoolHandle(pointer), self._device, self._blocks, self._tag, kind)
+        kind = replace(properties, device=0)
+        memory = None if kind == type(kind)() else kind
+        return Pool(PoolHandle(pointer), blocks=self._blocks, tag=self._tag, memory=memory)
 
     def allow_access(self, device: SupportsIndex, access: Optional[Access] = None) -> None:
         """Gives a device access to all memory of this object's kind, present and future: by default to read and write it.
@@ -336,6 +338,23 @@ class Pool(Owner):
         """
         level = 3 if access is None else unsigned("access", access, 32)
         check(library().gpu_vmm_pool_allow_access(self._handle, unsigned("device", device, 32), level))
+
+    def move_to_device(self, device: SupportsIndex, *, force: bool = False) -> None:
+        """Moves the pool to another device: all blocks of all kinds and tags keep their addresses and their bytes.
+
+        They have memory of that device, from which the pool allocates from then on. The old device loses its access; :meth:`allow_access`
+        gives it access as a peer. The call waits for the devices, and no work may use a block until it returns. Requests of other threads
+        wait meanwhile. Raises NoSuchDevice, PeerUnreachable, OutOfMemory, Suspended while a tag is suspended, and Busy while CuPy arrays use
+        blocks, unless ``force`` is true, for memory that is exported or held elsewhere, or for a capture.
+        """
+        number = unsigned("device", device, 32)
+        with self._blocks.lock:
+            for owner in [] if force else list(self._blocks.owners.values()):
+                block = owner()
+                if block is not None:
+                    block._check_lent("move")
+            check(library().gpu_vmm_pool_move_to_device(self._handle, number))
+            self._blocks.device = f"{self._blocks.device.rpartition(' ')[0]} {number}"
 
     def kinds(self) -> List[KindInfo]:
         """Returns the statistics of each kind of memory of the pool, its own first. :meth:`stats` has those of this object's kind alone."""

@@ -95,6 +95,21 @@ class Kinds(Case):
         with self.raises(gpu_vmm.InvalidArgument):
             self.pool.allow_access(0, 7)
 
+    def test_move_to_another_device(self):
+        with self.raises(gpu_vmm.NoSuchDevice):
+            self.pool.move_to_device(4711)
+        if self.backend.devices < 2:
+            self.skipTest("one device")
+        block = self.pool.alloc(3 * MIB)
+        block.write(b"bytes")
+        self.pool.move_to_device(1)
+        self.assertEqual((block.read(0, 5), self.pool.find(block.address).device), (b"bytes", 1))
+        self.assertRegex(repr(self.pool.tagged("t")), "device 1")
+        if gpu_vmm.vmm.Device(self.backend, 1).can_access(0):
+            self.pool.allow_access(0)
+        self.pool.move_to_device(0)
+        self.assertEqual((block.read(0, 5), self.pool.find(block.address).device), (b"bytes", 0))
+
     def test_first_supported_kind(self):
         plain = gpu_vmm.vmm.Properties()
         wanted = [gpu_vmm.vmm.Properties(handle_types=gpu_vmm.vmm.HandleTypes.FABRIC), plain]

@@ -81,8 +81,8 @@ fn written(pool: &Pool, tag: &str, byte: u8) -> Vec<u8> {
     let (mut before, after) = (vec![1; 64], vec![byte; Bytes::mib(2).0 as usize]);
     // SAFETY: the block lives, and no other thread uses it.
     unsafe {
-        pool.backend.copy_to_host(pool.device, &mut before, block.address()).unwrap();
-        pool.backend.copy_from_host(pool.device, block.address(), &after).unwrap();
+        pool.backend.copy_to_host(pool.device(), &mut before, block.address()).unwrap();
+        pool.backend.copy_from_host(pool.device(), block.address(), &after).unwrap();
     }
     before
 }

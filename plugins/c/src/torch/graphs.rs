@@ -138,7 +138,7 @@ impl Graphs {
         if gone.is_empty() {
             return Ok(());
         }
-        let device = || std::iter::once(self.pool.device);
+        let device = || std::iter::once(self.pool.device());
         if let Err(error) = WaitFor::all_devices().wait(&self.pool.backend, device) {
             self.books().gone.extend(gone);
             return Err(error.into());

@@ -246,7 +246,7 @@ impl PrivatePools {
         }
         let mut gone = std::mem::take(&mut books.gone);
         drop(books);
-        let device = || std::iter::once(self.pool.device);
+        let device = || std::iter::once(self.pool.device());
         if let Err(error) = WaitFor::all_devices().wait(&self.pool.backend, device) {
             self.books()?.gone.extend(gone);
             return Err(error.into());

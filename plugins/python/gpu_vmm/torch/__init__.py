@@ -327,7 +327,8 @@ def device_pool(device: Any = None) -> Pool:
 def _pool_of(number: int) -> Pool:
     pointer = ctypes.c_void_p()
     check(library().gpu_vmm_torch_pool(number, ctypes.byref(pointer)))
-    return Pool(PoolHandle(pointer), f"PyTorch's device {number}", _blocks.setdefault(number, Blocks()), "torch")
+    blocks = _blocks.setdefault(number, Blocks(f"PyTorch's device {number}"))
+    return Pool(PoolHandle(pointer), blocks=blocks, tag="torch")
 
 
 def sleep(

@@ -57,7 +57,7 @@ fn bytes_at(address: u64, size: u64) -> Vec<u8> {
     let mut bytes = vec![0; size as usize];
     let pool = &device(0).unwrap().pool;
     // SAFETY: the block lives, and no other thread uses it.
-    unsafe { pool.backend.copy_to_host(pool.device, &mut bytes, Address(address)) }.unwrap();
+    unsafe { pool.backend.copy_to_host(pool.device(), &mut bytes, Address(address)) }.unwrap();
     bytes
 }
 
