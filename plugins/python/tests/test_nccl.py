@@ -59,34 +59,55 @@ class Nccl(Case):
             regions.append(region)
         return regions
 
-    def test_registered_memory_is_reduced(self):
-        opened = backend()
-        regions = self.regions(opened)
-        for number, region in enumerate(regions):
-            region.write(struct.pack("<f", number + 1.5) * COUNT)
-        count = len(regions)
+    def blocks(self, opened):
+        """Returns a block of 64 MiB of a pool of each GPU, whose memory all GPUs can reach and NCCL can export."""
+        blocks = []
+        for device in self.devices:
+            pool = opened.pool(device=device).with_memory(vmm.Properties(device=device, handle_types=vmm.HandleTypes.FD))
+            for reader in self.devices:
+                if reader != device:
+                    pool.allow_access(reader)
+            # The block begins in the middle of a page.
+            self.addCleanup(pool.alloc(1 * MIB).free)
+            blocks.append(pool.alloc(4 * COUNT))
+        return blocks
+
+    def reduce(self, opened, places):
+        """Registers memory on each GPU, and reduces all of it in place. ``places`` have an address, ``read`` and ``write``."""
+        for number, (_, _, write) in enumerate(places):
+            write(struct.pack("<f", number + 1.5) * COUNT)
+        count = len(places)
         communicators = (ctypes.c_void_p * count)()
         self.call("ncclCommInitAll", communicators, count, (ctypes.c_int * count)(*self.devices))
-        registered = [ctypes.c_void_p() for _ in regions]
-        for communicator, region, handle in zip(communicators, regions, registered):
-            address = ctypes.c_void_p(region.address)
-            self.call("ncclCommRegister", ctypes.c_void_p(communicator), address, ctypes.c_size_t(4 * COUNT), ctypes.byref(handle))
+        registered = [ctypes.c_void_p() for _ in places]
+        for communicator, (address, _, _), handle in zip(communicators, places, registered):
+            given = (ctypes.c_void_p(communicator), ctypes.c_void_p(address), ctypes.c_size_t(4 * COUNT), ctypes.byref(handle))
+            self.call("ncclCommRegister", *given)
             self.assertTrue(handle.value, "NCCL took the memory without registering it")
         self.call("ncclGroupStart")
-        for communicator, region in zip(communicators, regions):
-            address = ctypes.c_void_p(region.address)
-            self.call("ncclAllReduce", address, address, ctypes.c_size_t(COUNT), FLOAT, SUM, ctypes.c_void_p(communicator), None)
+        for communicator, (address, _, _) in zip(communicators, places):
+            at = ctypes.c_void_p(address)
+            self.call("ncclAllReduce", at, at, ctypes.c_size_t(COUNT), FLOAT, SUM, ctypes.c_void_p(communicator), None)
         self.call("ncclGroupEnd")
         for device in self.devices:
             event = vmm.Event(opened, device)
             event.record(0)
             event.wait()
-        for region in regions:
+        total = sum(number + 1.5 for number in self.devices)
+        for _, read, _ in places:
             for offset in (0, 4 * COUNT - 4, 2 * COUNT):
-                self.assertEqual(struct.unpack("<f", region.read(offset, 4)), (sum(number + 1.5 for number in self.devices),))
+                self.assertEqual(struct.unpack("<f", read(offset, 4)), (total,))
         for communicator, handle in zip(communicators, registered):
             self.call("ncclCommDeregister", ctypes.c_void_p(communicator), handle)
             self.call("ncclCommDestroy", ctypes.c_void_p(communicator))
+
+    def test_registered_memory_is_reduced(self):
+        opened = backend()
+        self.reduce(opened, [(region.address, region.read, region.write) for region in self.regions(opened)])
+
+    def test_registered_blocks_are_reduced(self):
+        opened = backend()
+        self.reduce(opened, [(block.address, block.read, block.write) for block in self.blocks(opened)])
 
 
 if __name__ == "__main__":
