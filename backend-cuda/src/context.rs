@@ -7,11 +7,13 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
+use crate::device;
 use crate::device_state::Context;
 use crate::driver::Opened;
 use crate::ffi::{CuContext, CuResult, CuStream};
 use crate::lease::Attached;
-use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, ErrorKind, MemoryInfo, Operation, Result};
+use gpu_vmm_core::{Bytes, ComputeMode, Detail, DeviceId, Error, ErrorKind, MemoryInfo, Operation, Result};
+use std::ffi::c_int;
 
 /// A guard that keeps a context current on the calling thread.
 #[derive(Debug)]
@@ -71,9 +73,28 @@ impl Opened {
         let mut raw = CuContext::NULL;
         // SAFETY: the pointer is valid for one context, and the device exists.
         let result = unsafe { (self.functions().primary_ctx_retain)(&raw mut raw, state.raw) };
-        self.check(operation, "cuDevicePrimaryCtxRetain", result, || device.to_string())?;
+        self.check(operation, "cuDevicePrimaryCtxRetain", result, || match result {
+            CuResult::DEVICE_UNAVAILABLE => self.unavailable(device, state.raw),
+            _ => device.to_string(),
+        })?;
         // Two threads that get here at once retain the same context twice, which is harmless.
         Ok(state.primary.get_or_init(|| Context::new(raw)))
+    }
+
+    /// Describes a device on which the driver creates no context. The mode may have changed since the backend was opened.
+    #[cold]
+    fn unavailable(&self, device: DeviceId, raw: c_int) -> String {
+        match device::compute_mode(self.functions(), raw) {
+            Some(ComputeMode::Prohibited) => format!(
+                "{device}, whose compute mode is prohibited: no process can use it until an administrator changes the mode \
+                 (nvidia-smi --compute-mode=DEFAULT)"
+            ),
+            Some(ComputeMode::ExclusiveProcess) => format!(
+                "{device}, whose compute mode is exclusive process: another process uses it; choose another device, or wait \
+                 until that process ends"
+            ),
+            _ => device.to_string(),
+        }
     }
 
     fn attached(&self, device: DeviceId) -> Option<&Context> {

@@ -10,7 +10,7 @@ use crate::ffi::{CuResult, Functions, GRANULARITY_MINIMUM, attribute};
 use crate::loader::{Loaded, without_device};
 use crate::memory_types;
 use gpu_vmm_core::{
-    Bytes, Device, DeviceId, DeviceUuid, DriverError, Granularity, Operation, Properties, Result,
+    Bytes, ComputeMode, Device, DeviceId, DeviceUuid, DriverError, Granularity, Operation, Properties, Result,
 };
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
@@ -70,6 +70,7 @@ fn describe(functions: &Functions, id: DeviceId, raw: c_int) -> Device {
         granularity: granularity.unwrap_or(NO_GRANULARITY),
         unusable,
         no_virtual_memory,
+        compute_mode: compute_mode(functions, raw),
     }
 }
 
@@ -110,6 +111,11 @@ pub(crate) fn attribute(functions: &Functions, raw: c_int, attribute: u32) -> Re
         CuResult::SUCCESS => Ok(value),
         result => Err(answer(functions, "cuDeviceGetAttribute", result)),
     }
+}
+
+/// Returns the device's compute mode as of now: `nvidia-smi` can change it at any time.
+pub(crate) fn compute_mode(functions: &Functions, raw: c_int) -> Option<ComputeMode> {
+    attribute(functions, raw, attribute::COMPUTE_MODE).ok().and_then(ComputeMode::from_attribute)
 }
 
 /// Returns the device's granularity, or why the device cannot be used.

@@ -6,8 +6,8 @@ use crate::ffi::{self, hipDeviceAttribute_t, hipMemAllocationGranularity_flags, 
 use crate::quirks::{GRANULARITY_TOO_SMALL, workaround_enabled};
 use gpu_vmm_core::extend::no_device;
 use gpu_vmm_core::{
-    Bytes, Detail, Device, DeviceId, DeviceUuid, DriverError, Error, Granularity, MemoryInfo, Operation,
-    Properties, Result, Vendor,
+    Bytes, ComputeMode, Detail, Device, DeviceId, DeviceUuid, DriverError, Error, Granularity, MemoryInfo,
+    Operation, Properties, Result, Vendor,
 };
 use std::ffi::{CStr, c_int};
 
@@ -69,7 +69,17 @@ fn one(driver: &Driver, operation: Operation, id: DeviceId) -> Result<Device> {
         )
     })?;
     let uuid = uuid(driver, id);
-    Ok(Device { id, name, uuid, total_memory: Bytes(total as u64), granularity, unusable, no_virtual_memory })
+    let compute_mode = attribute(driver, operation, id, hipDeviceAttribute_t::hipDeviceAttributeComputeMode);
+    Ok(Device {
+        id,
+        name,
+        uuid,
+        total_memory: Bytes(total as u64),
+        granularity,
+        unusable,
+        no_virtual_memory,
+        compute_mode: compute_mode.ok().and_then(ComputeMode::from_attribute),
+    })
 }
 
 /// Returns why the device has no virtual memory management, if HIP reports that.

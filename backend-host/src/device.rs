@@ -91,6 +91,7 @@ pub(crate) fn devices(config: &HostConfig) -> Result<Vec<Device>> {
         granularity,
         unusable: None,
         no_virtual_memory: (!config.virtual_memory).then(|| NO_VIRTUAL_MEMORY.to_owned()),
+        compute_mode: None,
     };
     Ok((0..config.devices).map(device).collect())
 }

@@ -5,7 +5,7 @@ mod text;
 use crate::CliResult;
 use crate::args::InfoArguments;
 use crate::output::Output;
-use gpu_vmm::{AnyBackend, Backend, Capability, Device, OpenResult, Quirk};
+use gpu_vmm::{AnyBackend, Backend, Capability, ComputeMode, Device, OpenResult, Quirk};
 use serde::Serialize;
 
 /// The result of `gpu-vmm info`, as `--json` prints it.
@@ -43,6 +43,8 @@ pub(crate) struct DeviceReport {
     pub(crate) unusable: Option<String>,
     /// Why the device has no virtual memory management; none if it has.
     pub(crate) no_virtual_memory: Option<String>,
+    /// Which processes may create contexts on the device; none if the driver does not report it.
+    pub(crate) compute_mode: Option<&'static str>,
     pub(crate) total_bytes: u64,
     /// The memory that is free now; none if the driver does not report it.
     pub(crate) free_bytes: Option<u64>,
@@ -114,6 +116,7 @@ fn device(backend: &AnyBackend, device: &Device) -> DeviceReport {
         name: device.name.clone(),
         unusable: device.unusable.clone(),
         no_virtual_memory: device.no_virtual_memory.clone(),
+        compute_mode: device.compute_mode.map(ComputeMode::name),
         total_bytes: device.total_memory.0,
         free_bytes: None,
         granularity_bytes: device.granularity.bytes().0,

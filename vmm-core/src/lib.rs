@@ -91,9 +91,9 @@ pub use region::{
     RegionState, Resumed, Shrunk, Suspended,
 };
 pub use types::{
-    Access, AccessMap, Address, AddressRange, Alignment, BankId, Bytes, Capability, Detail, Device, DeviceId,
-    DeviceUuid, DriverError, DriverInfo, Error, ErrorKind, Evidence, FabricHandle, Feature, Grant,
-    Granularity, HandleTypes, LoadAttempt, Location, MemoryInfo, MemoryKind, OffsetRange, Operation,
+    Access, AccessMap, Address, AddressRange, Alignment, BankId, Bytes, Capability, ComputeMode, Detail,
+    Device, DeviceId, DeviceUuid, DriverError, DriverInfo, Error, ErrorKind, Evidence, FabricHandle, Feature,
+    Grant, Granularity, HandleTypes, LoadAttempt, Location, MemoryInfo, MemoryKind, OffsetRange, Operation,
     ParseBytesError, Properties, Quirk, Result, Vendor,
 };
 

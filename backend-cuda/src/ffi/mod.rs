@@ -27,6 +27,7 @@ impl CuResult {
     pub(crate) const NOT_INITIALIZED: Self = Self(3);
     pub(crate) const DEINITIALIZED: Self = Self(4);
     pub(crate) const STUB_LIBRARY: Self = Self(34);
+    pub(crate) const DEVICE_UNAVAILABLE: Self = Self(46);
     pub(crate) const MULTICAST_RESOURCE_FULL: Self = Self(47);
     pub(crate) const NO_DEVICE: Self = Self(100);
     pub(crate) const INVALID_CONTEXT: Self = Self(201);
@@ -223,6 +224,7 @@ pub(crate) const JIT_ERROR_LOG_SIZE: u32 = 6;
 
 /// `CU_DEVICE_ATTRIBUTE_…`.
 pub(crate) mod attribute {
+    pub(crate) const COMPUTE_MODE: u32 = 20;
     pub(crate) const CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: u32 = 91;
     pub(crate) const VIRTUAL_MEMORY_MANAGEMENT: u32 = 102;
     pub(crate) const HANDLE_TYPE_FILE_DESCRIPTOR: u32 = 103;

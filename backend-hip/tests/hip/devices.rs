@@ -4,7 +4,8 @@ use crate::rig::{ONE, Rig, ZERO, read, read_write};
 use crate::{Needs, Test};
 use gpu_vmm_core::multicast::Team;
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Detail, Error, Feature, MemoryCalls, Properties, Reservation, SyncCalls,
+    Access, Backend, Bytes, ComputeMode, Detail, Error, Feature, MemoryCalls, Properties, Reservation,
+    SyncCalls,
 };
 use gpu_vmm_testkit::TestKit;
 use std::os::fd::AsFd;
@@ -86,6 +87,7 @@ fn capabilities(rig: &Rig) {
         );
         assert!(capability.available || !capability.note.is_empty(), "{capability:?}");
     }
+    assert_eq!(rig.backend.devices()[0].compute_mode, Some(ComputeMode::Default), "HIP has no other");
     let has = |feature| all.iter().find(|one| one.feature == feature).expect("listed").available;
     assert!(has(Feature::VirtualMemory) && has(Feature::FixedAddress) && has(Feature::ReadOnlyAccess));
     assert!(!has(Feature::Multicast) && !has(Feature::FabricHandle));

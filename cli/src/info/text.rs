@@ -48,6 +48,9 @@ fn device(device: &DeviceReport, output: &mut Output) -> CliResult {
     };
     output.paragraph("    memory                ", &memory)?;
     output.paragraph("    granularity           ", &Bytes(device.granularity_bytes).to_string())?;
+    if let Some(mode) = device.compute_mode {
+        output.paragraph("    compute mode          ", mode)?;
+    }
     for capability in &device.capabilities {
         let answer = if capability.available { "yes" } else { "no" };
         let label = format!("    {:<22}{answer:<5}{:<18}", capability.feature, capability.found_by);
@@ -88,6 +91,7 @@ mod tests {
             name: "a GPU".to_owned(),
             unusable: Some("it is broken".to_owned()),
             no_virtual_memory: Some("an attribute says so".to_owned()),
+            compute_mode: Some("prohibited"),
             total_bytes: 8 << 30,
             free_bytes: Some(3 << 30),
             granularity_bytes: 2 << 20,
@@ -99,6 +103,7 @@ mod tests {
             name: "another".to_owned(),
             unusable: None,
             no_virtual_memory: None,
+            compute_mode: None,
             free_bytes: None,
             capabilities: Vec::new(),
             errors: Vec::new(),
@@ -134,6 +139,7 @@ mod tests {
             "    no virtual memory     regions, vectors and pools use plain allocations, and copy them to grow",
             "    memory                3 GiB free of 8 GiB",
             "    granularity           2 MiB",
+            "    compute mode          prohibited",
             "    one                   yes  attribute",
             "    other                 no   attribute         not here",
             "    error                 a call failed",

@@ -7,7 +7,7 @@ use crate::call::status;
 use crate::handles::{Kind, Object, find};
 use crate::status::{CallResult, Failure, Status};
 use crate::texts::{clear, give, give_box, give_if_wanted, give_json, object, optional, take_box};
-use gpu_vmm::{AnyBackend, Backend as _, DeviceId, Vendor};
+use gpu_vmm::{AnyBackend, Backend as _, ComputeMode, DeviceId, Vendor};
 use serde::Serialize;
 use std::ffi::c_char;
 
@@ -120,6 +120,8 @@ struct DeviceInfo<'a> {
     unusable: Option<&'a str>,
     /// Why the device has no virtual memory management: its regions and pools are plain allocations.
     no_virtual_memory: Option<&'a str>,
+    /// Which processes may create contexts on the device.
+    compute_mode: Option<&'static str>,
 }
 
 /// Describes the driver, its devices and its known deviations as JSON. The command `gpu-vmm info --json` reports more. Free the
@@ -144,6 +146,7 @@ pub unsafe extern "C" fn gpu_vmm_backend_info(backend: *const Backend, json: *mu
             granularity: device.granularity.bytes().0,
             unusable: device.unusable.as_deref(),
             no_virtual_memory: device.no_virtual_memory.as_deref(),
+            compute_mode: device.compute_mode.map(ComputeMode::name),
         });
         let info = Info {
             backend: backend.vendor().name(),

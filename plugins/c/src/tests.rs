@@ -151,6 +151,7 @@ fn descriptions_have_the_values_of_the_backend() {
                     "granularity": UNIT,
                     "unusable": null,
                     "no_virtual_memory": device.no_virtual_memory.as_deref(),
+                    "compute_mode": null,
                 })
             });
             let expected = json!({

@@ -19,6 +19,8 @@ class DeviceInfo(TypedDict):
     """Why the device cannot be used; None if it can."""
     no_virtual_memory: Optional[str]
     """Why the device has no virtual memory management, so that vectors and pools are plain allocations; None if it has."""
+    compute_mode: Optional[Literal["default", "exclusive process", "prohibited"]]
+    """Which processes may create contexts on the device, as of the opening; None if the driver does not report it."""
 
 
 class BackendInfo(TypedDict):

@@ -19,6 +19,7 @@ class WithoutVirtualMemory(Case):
             device = opened.info()["devices"][0]
             assert device["unusable"] is None
             assert "VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED is 0" in device["no_virtual_memory"], device
+            assert device["compute_mode"] == "default", device
         """
         self.script(before + code, FAKE_CUDA_VMM="0")
 

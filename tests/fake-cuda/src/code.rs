@@ -37,6 +37,7 @@ codes! {
     NOT_INITIALIZED 3 "initialization error"
     DEINITIALIZED 4 "driver shutting down"
     STUB_LIBRARY 34 "CUDA driver is a stub library"
+    DEVICE_UNAVAILABLE 46 "CUDA-capable device(s) is/are busy or unavailable"
     MULTICAST_RESOURCE_FULL 47 "no room for another multicast object"
     NO_DEVICE 100 "no CUDA-capable device is detected"
     INVALID_DEVICE 101 "invalid device ordinal"

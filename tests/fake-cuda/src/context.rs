@@ -6,6 +6,7 @@ use crate::capture_rules;
 use crate::code::{Answer, Code};
 use crate::device::device;
 use crate::objects::Context;
+use crate::settings::{ComputeMode, settings};
 use crate::state::state;
 use crate::violation::refuse;
 use crate::work::{Work, finish as finish_ticket, work};
@@ -60,6 +61,9 @@ pub(crate) fn check_device(device: usize) -> Answer {
 
 /// Creates a context.
 pub(crate) fn create(device: usize, retained: usize) -> Answer<usize> {
+    if settings().compute_mode != ComputeMode::Default {
+        return Err(Code::DEVICE_UNAVAILABLE);
+    }
     state().charge(device, TAKES)?;
     let mut work = work();
     let name = work.new_name();

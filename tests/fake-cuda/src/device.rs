@@ -23,6 +23,7 @@ const ATTRIBUTES: &[(u32, u32, i32)] = &[
     (8, 2000, 49_152),   // MAX_SHARED_MEMORY_PER_BLOCK
     (10, 2000, 32),      // WARP_SIZE
     (16, 2000, 1),       // MULTIPROCESSOR_COUNT
+    (20, 2000, 0),       // COMPUTE_MODE
     (41, 4000, 1),       // UNIFIED_ADDRESSING
     (75, 5000, 9),       // COMPUTE_CAPABILITY_MAJOR
     (76, 5000, 0),       // COMPUTE_CAPABILITY_MINOR
@@ -40,6 +41,8 @@ const ATTRIBUTES: &[(u32, u32, i32)] = &[
     (145, 13_000, 1),    // HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 ];
 
+/// COMPUTE_MODE.
+const COMPUTE_MODE: u32 = 20;
 /// VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED.
 const VMM: u32 = 102;
 /// GENERIC_COMPRESSION_SUPPORTED.
@@ -76,6 +79,7 @@ fn attribute(number: u32) -> Answer<i32> {
     let version = settings().version;
     match ATTRIBUTES.iter().find(|listed| listed.0 == number) {
         Some((_, since, _)) if *since > version => Err(Code::INVALID_VALUE),
+        Some((COMPUTE_MODE, ..)) => Ok(settings().compute_mode.number()),
         Some((VMM, ..)) => Ok(settings().vmm.into()),
         Some((COMPRESSION, ..)) => Ok((settings().compression != Compression::None).into()),
         Some((MULTICAST, ..)) => Ok(settings().multicast.into()),

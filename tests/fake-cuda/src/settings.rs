@@ -11,8 +11,7 @@ pub(crate) const MAX_DEVICES: usize = 16;
 
 /// All variables begin with this.
 const PREFIX: &str = "FAKE_CUDA_";
-const NAMES: &str =
-    "VERSION, GPUS, MEM_MB, P2P, VMM, MULTICAST, COMPRESSION, FABRIC, FAIL, WORK_DELAY, ON_VIOLATION, TRACE";
+const NAMES: &str = "VERSION, GPUS, MEM_MB, P2P, VMM, COMPUTE_MODE, MULTICAST, COMPRESSION, FABRIC, FAIL, WORK_DELAY, ON_VIOLATION, TRACE";
 
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -25,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) p2p: Reach,
     /// Whether the devices report support for virtual memory.
     pub(crate) vmm: bool,
+    /// Whether processes may create contexts on the devices, as the devices report it.
+    pub(crate) compute_mode: ComputeMode,
     /// Whether the devices report support for multicast.
     pub(crate) multicast: bool,
     /// What the devices report of compression, and whether they compress memory.
@@ -63,6 +64,36 @@ impl Reach {
             "1" => Ok(Self::All),
             "higher" => Ok(Self::Higher),
             _ => Err("it must be 0, 1 or higher".to_owned()),
+        }
+    }
+}
+
+/// Whether processes may create contexts on the devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ComputeMode {
+    Default,
+    /// No process may.
+    Prohibited,
+    /// One process may, and another one has.
+    Exclusive,
+}
+
+impl ComputeMode {
+    /// Returns the value of the attribute.
+    pub(crate) const fn number(self) -> i32 {
+        match self {
+            Self::Default => 0,
+            Self::Prohibited => 2,
+            Self::Exclusive => 3,
+        }
+    }
+
+    fn parse(value: &str) -> Result<Self, String> {
+        match value {
+            "default" => Ok(Self::Default),
+            "prohibited" => Ok(Self::Prohibited),
+            "exclusive" => Ok(Self::Exclusive),
+            _ => Err("it must be default, prohibited or exclusive".to_owned()),
         }
     }
 }
@@ -106,6 +137,7 @@ impl Default for Settings {
             memory: 4096 << 20,
             p2p: Reach::All,
             vmm: true,
+            compute_mode: ComputeMode::Default,
             multicast: true,
             compression: Compression::All,
             fabric: false,
@@ -131,6 +163,7 @@ impl Settings {
             "MEM_MB" => self.memory = number::<u64>(value, 1, 1 << 30)? << 20,
             "P2P" => self.p2p = Reach::parse(value)?,
             "VMM" => self.vmm = switch(value)?,
+            "COMPUTE_MODE" => self.compute_mode = ComputeMode::parse(value)?,
             "MULTICAST" => self.multicast = switch(value)?,
             "COMPRESSION" => self.compression = Compression::parse(value)?,
             "FABRIC" => self.fabric = switch(value)?,
@@ -187,6 +220,8 @@ mod tests {
         };
         assert_eq!(["0", "1", "higher"].map(reach), [[false; 2], [true; 2], [true, false]]);
         assert!(!parsed("VMM", "0").unwrap().vmm);
+        let mode = |value| parsed("COMPUTE_MODE", value).unwrap().compute_mode.number();
+        assert_eq!(["default", "prohibited", "exclusive"].map(mode), [0, 2, 3]);
         let compression = |value| parsed("COMPRESSION", value).unwrap().compression;
         assert_eq!(
             ["0", "1", "reported"].map(compression),
@@ -213,6 +248,7 @@ mod tests {
             ("VERSION", "newest"),
             ("VERSION", "13"),
             ("P2P", "yes"),
+            ("COMPUTE_MODE", "0"),
             ("COMPRESSION", "some"),
             ("WORK_DELAY", "20"),
             ("ON_VIOLATION", "ignore"),

@@ -4,6 +4,8 @@ use crate::c::{Answer, HipError};
 use crate::settings::SETTINGS;
 use std::ffi::c_int;
 
+/// `hipDeviceAttributeComputeMode`: 0 is the default, the only mode of AMD's runtime.
+const COMPUTE_MODE: c_int = 6;
 /// `hipDeviceAttributeVirtualMemoryManagementSupported`, the same number in all versions.
 const VIRTUAL_MEMORY: c_int = 89;
 /// `hipDeviceAttributeIsLargeBar`.
@@ -19,6 +21,7 @@ const OF_7_14: u32 = 71_400_000;
 pub(crate) fn of(attribute: c_int, device: usize) -> Answer<bool> {
     let is_set = match attribute {
         VIRTUAL_MEMORY => device >= SETTINGS.without_vmm,
+        COMPUTE_MODE => false,
         LARGE_BAR => true,
         REMOTE_DMA if SETTINGS.version >= OF_7_14 => true,
         FABRIC if SETTINGS.version >= OF_7_14 => false,

@@ -26,7 +26,7 @@ pub struct State {
 impl Tiny {
     pub fn open() -> Self {
         let (total_memory, granularity) = (Bytes::gib(1), Granularity::new(Bytes::kib(64)).expect("a power of two"));
-        let device = Device { id: DeviceId(0), name: "tiny".into(), uuid: None, total_memory, granularity, unusable: None, no_virtual_memory: None };
+        let device = Device { id: DeviceId(0), name: "tiny".into(), uuid: None, total_memory, granularity, unusable: None, no_virtual_memory: None, compute_mode: None };
         Self(Arc::new(State {
             instance: InstanceId::unique(), process: Process::current(), devices: vec![device],
             used: AtomicU64::new(0), log: DropLog::new(), deferred: Deferred::new(),

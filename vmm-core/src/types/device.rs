@@ -1,6 +1,6 @@
 //! Devices, their memory, vendors and drivers.
 
-use crate::types::{Bytes, Granularity};
+use crate::types::{Bytes, ComputeMode, Granularity};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -76,6 +76,8 @@ pub struct Device {
     /// The reason why this device has no virtual memory management, as some profiles of virtual GPUs; `None` if it has. Regions
     /// and pools of such a device consist of plain allocations ([`Region::is_plain`](crate::Region::is_plain)).
     pub no_virtual_memory: Option<String>,
+    /// Which processes may create contexts on it; `None` if the driver does not report it, as for host memory.
+    pub compute_mode: Option<ComputeMode>,
 }
 
 /// A device's free and total memory at one moment. CUDA: `cuMemGetInfo`, HIP: `hipMemGetInfo`.

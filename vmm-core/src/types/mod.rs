@@ -8,6 +8,7 @@ mod bank;
 mod bytes;
 mod call_failed;
 mod capability;
+mod compute_mode;
 mod device;
 #[cfg(unix)]
 mod errno;
@@ -39,6 +40,7 @@ pub use bank::BankId;
 pub use bytes::{Bytes, ParseBytesError};
 pub use call_failed::call_failed;
 pub use capability::{Capability, Evidence, Feature};
+pub use compute_mode::ComputeMode;
 pub use device::{Device, DeviceId, DeviceUuid, DriverInfo, MemoryInfo, Vendor};
 pub use error::{Detail, DriverError, Error, ErrorKind, ExtensionError, LoadAttempt, Result};
 pub use exit::{DriverProcess, is_exiting};

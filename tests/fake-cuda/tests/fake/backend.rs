@@ -5,9 +5,9 @@ use crate::child::{Case, case};
 use crate::rig::{Cuda, DEVICE, open};
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Capability, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, ErrorKind,
-    Evidence, Feature, GrowthKind, MemoryCalls, Operation, PhysicalMemory, Pinned, Properties, Region,
-    Reservation, Result, SyncCalls, Vendor, WaitFor,
+    Access, Backend, Bytes, Capability, ComputeMode, CopyCalls, CopyStream, Detail, Device, DeviceId, Error,
+    ErrorKind, Evidence, Feature, GrowthKind, MemoryCalls, Operation, PhysicalMemory, Pinned, Properties,
+    Region, Reservation, Result, SyncCalls, Vendor, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_test_settings::cases;
@@ -112,6 +112,7 @@ fn it_is_no_nvidia_driver(cuda: &Cuda) {
     let Device { name, total_memory, .. } = &backend.devices()[0];
     assert_has(name, &["fake", "no NVIDIA GPU"]);
     assert_eq!((*total_memory, backend.devices().len()), (Bytes::gib(4), 2));
+    assert!(backend.devices().iter().all(|device| device.compute_mode == Some(ComputeMode::Default)));
     let library = backend.driver().library;
     assert_has(&library, &["libgpu_vmm_fake_cuda.so"]);
     assert_eq!(format!("{backend:?}"), format!("CUDA 13.0 from {library}, devices: 2"));

@@ -2,8 +2,8 @@
 
 use crate::rig::{Cuda, DEVICE, OTHER, open};
 use gpu_vmm_core::{
-    Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, MemoryCalls, Region, Result, Stream,
-    SyncCalls,
+    Address, Backend, Bytes, ComputeMode, CopyCalls, Detail, DeviceId, Error, MemoryCalls, Region, Result,
+    Stream, SyncCalls,
 };
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_test_settings::cases;
@@ -26,9 +26,32 @@ cases! {
     blocking_capture_is_seen_and_continues;
     blocking_capture_elsewhere_is_seen;
     unannounced_capture_fails_the_wait;
+    prohibited_device_names_its_mode [COMPUTE_MODE = "prohibited"] =>
+        |_| mode_is_named(ComputeMode::Prohibited, "whose compute mode is prohibited");
+    occupied_device_names_its_mode [COMPUTE_MODE = "exclusive"] =>
+        |_| mode_is_named(ComputeMode::ExclusiveProcess, "another process uses it");
+    unavailable_device_in_default_mode [FAIL = "cuDevicePrimaryCtxRetain:1:46"] =>
+        |_| assert_eq!(refused_copy(ComputeMode::Default), "device 0");
 }
 
 const SIZE: Bytes = Bytes::mib(2);
+
+/// Maps memory, which needs no context, and returns the context text of the error of a copy, which needs one.
+fn refused_copy(mode: ComputeMode) -> String {
+    let backend = open();
+    assert_eq!(backend.devices()[0].compute_mode, Some(mode));
+    let mut region = Region::builder(&backend).build().unwrap();
+    region.grow_to(SIZE).unwrap();
+    let error = region.write(Bytes::ZERO, b"some").unwrap_err();
+    let Detail::Driver { source, context } = error.detail() else { panic!("{error}") };
+    assert_eq!((source.call, source.code), ("cuDevicePrimaryCtxRetain", 46));
+    context.clone()
+}
+
+fn mode_is_named(mode: ComputeMode, part: &str) {
+    let context = refused_copy(mode);
+    assert!(context.contains(part), "{context}");
+}
 
 /// Plain memory of a device, freed at the end.
 struct Plain<'a>(&'a CudaBackend, DeviceId, Address);

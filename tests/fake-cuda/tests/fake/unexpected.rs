@@ -25,7 +25,7 @@ cases! {
         [FAIL = "cuMemAddressReserve:2:0,cuMemAddressReserve:4:0,cuMemAddressReserve:6:0,cuMemAddressFree:2:0,\
                  cuMemAddressFree:4:0,cuMemAddressFree:6:0"];
     // The first four are asked of the devices when the backend opens.
-    missing_feature_names_its_attribute [FAIL = "cuDeviceGetAttribute:5+:0"];
+    missing_feature_names_its_attribute [FAIL = "cuDeviceGetAttribute:7+:0"];
     driver_that_shut_down_is_not_logged [FAIL = "cuMemAddressFree:1:4,cuMemAddressFree:3:1"];
 }
 

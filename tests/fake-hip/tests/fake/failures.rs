@@ -16,7 +16,7 @@ pub(crate) const VERSIONS: [&str; 4] = ["6.3", "7.0", "7.2", "7.15"];
 
 cases! {
     failed_attribute_denies_its_feature
-        [REFUSES = "hipDeviceGetAttribute:3:999,hipDeviceGetAttribute:4:999,hipDeviceGetAttribute:5:999"];
+        [REFUSES = "hipDeviceGetAttribute:5:999,hipDeviceGetAttribute:6:999,hipDeviceGetAttribute:7:999"];
     tried_features_are_not_retried [REFUSES = "hipMemCreate:6:999"];
     short_host_memory_is_the_hosts [REFUSES = "hipMemCreate:2:2"];
     mapping_is_looked_for_twice [REFUSES = "hipMemGetAccess:1:1"];

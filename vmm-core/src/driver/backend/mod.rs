@@ -226,6 +226,7 @@ mod tests {
             granularity: Granularity::BYTE,
             unusable: unusable.map(str::to_owned),
             no_virtual_memory: None,
+            compute_mode: None,
         };
         let devices = [device(0, None), device(1, Some("it is broken"))];
         let find = |device| usable_device(Operation::Allocate, Vendor::Host, &devices, device);

@@ -21,7 +21,7 @@ cases! {
     what_was_not_bound_is_not_unbound;
     the_capability_is_the_drivers_word;
     a_device_without_it_says_so [MULTICAST = "0"];
-    a_device_that_does_not_tell [FAIL = "cuDeviceGetAttribute:5+:999"];
+    a_device_that_does_not_tell [FAIL = "cuDeviceGetAttribute:7+:999"];
     a_driver_without_the_functions_says_so [VERSION = "12.0"] => a_driver_without_says_so;
     and_so_does_the_oldest [VERSION = "11.4"] => a_driver_without_says_so;
 }
