@@ -310,6 +310,16 @@ typedef struct {
   uint64_t reserved[4];
 } gpu_vmm_observer;
 
+// A dma-buf of a part of a region.
+typedef struct {
+  // The descriptor, which the caller must close.
+  int32_t fd;
+  // The offset in the region at which the memory begins. In the dma-buf the memory begins at 0.
+  uint64_t offset;
+  // The size of the memory.
+  uint64_t length;
+} gpu_vmm_dma_buf;
+
 // One mapping of a region.
 typedef struct {
   // The offset in the region at which the mapping begins.
@@ -886,6 +896,26 @@ gpu_vmm_status gpu_vmm_can_access(const gpu_vmm_backend *backend,
 gpu_vmm_status gpu_vmm_capabilities(const gpu_vmm_backend *backend,
                                     uint32_t device,
                                     char **json);
+
+// Exports a range of whole mappings as dma-bufs, in order and without a gap, as network cards register them (ibv_reg_dmabuf_mr). The
+// range is one dma-buf where it can be, and otherwise one for each reservation, for each run of memory with the same owner and
+// properties, or, as on HIP, for each mapping. At most `capacity` of them are written, and `count` receives their number: if they end
+// before the range does, call again from there. The caller closes each descriptor. A dma-buf is invalid once its range is mapped anew,
+// unmapped, suspended or moved. CUDA: cuMemGetHandleForAddressRange; HIP: hipMemGetHandleForAddressRange.
+//
+// Returns GPU_VMM_UNSUPPORTED if the driver has none, GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED, GPU_VMM_SUSPENDED,
+// and GPU_VMM_INVALID_ARGUMENT for a part of a mapping and for a capacity of 0. After an error no descriptor is left open.
+//
+// # Safety
+//
+// `region` is null or a region. `dma_bufs` is null or points to `capacity` writable elements. `count` is null or points to a writable
+// number.
+gpu_vmm_status gpu_vmm_region_dma_bufs(const gpu_vmm_region *region,
+                                       uint64_t offset,
+                                       uint64_t length,
+                                       gpu_vmm_dma_buf *dma_bufs,
+                                       uint64_t capacity,
+                                       uint64_t *count);
 
 // Creates an event, which is done until it is recorded. Free it with gpu_vmm_event_free.
 //

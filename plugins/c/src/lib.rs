@@ -13,6 +13,8 @@ mod callback;
 mod capsule;
 mod capture;
 mod device;
+#[cfg(unix)]
+mod dma_buf;
 mod event;
 #[cfg(target_os = "linux")]
 mod exchange;

@@ -171,6 +171,75 @@ static void descriptors(const gpu_vmm_backend *backend, uint64_t unit) {
     gpu_vmm_physical_release(memory);
 }
 
+// The dma-bufs of a range, one for each call, which must follow each other and end with the range. Returns their number.
+static uint64_t one_by_one(const gpu_vmm_region *region, uint64_t end) {
+    uint64_t number = 0;
+    for (uint64_t at = 0; at < end; ++number) {
+        gpu_vmm_dma_buf one;
+        uint64_t count = 0;
+        CHECK(gpu_vmm_region_dma_bufs(region, at, end - at, &one, 1, &count));
+        demand(count == 1 && one.offset == at && one.length > 0, "dma-bufs follow each other");
+        demand(close(one.fd) == 0, "a dma-buf is a descriptor of the caller's");
+        at += one.length;
+        demand(at <= end, "dma-bufs end with the range");
+    }
+    return number;
+}
+
+static void dma_bufs(const gpu_vmm_backend *backend, uint64_t unit) {
+    gpu_vmm_region *region = filled(backend, 2, 1);
+    gpu_vmm_dma_buf all[3];
+    uint64_t count = 4711;
+    const gpu_vmm_status status = gpu_vmm_region_dma_bufs(region, 0, 2 * unit, all, 3, &count);
+    if (status == GPU_VMM_UNSUPPORTED) {
+        demand(count == 0, "an error leaves no dma-bufs");
+        printf("no dma-bufs here: %s\n", gpu_vmm_last_error());
+        gpu_vmm_region_free(region);
+        return;
+    }
+    demand(status == GPU_VMM_OK && count >= 1 && count <= 2, "two mappings are two dma-bufs at most");
+    uint64_t end = 0;
+    for (uint64_t at = 0; at < count; ++at) {
+        demand(all[at].offset == end, "dma-bufs have no gap");
+        end += all[at].length;
+        demand(close(all[at].fd) == 0, "a dma-buf is a descriptor of the caller's");
+    }
+    demand(end == 2 * unit, "dma-bufs cover the range");
+    demand(one_by_one(region, 2 * unit) == count, "a call for each has as many");
+    RETURNS(GPU_VMM_UNALIGNED, gpu_vmm_region_dma_bufs(region, 1, unit, all, 3, &count));
+    RETURNS(GPU_VMM_OUT_OF_RANGE, gpu_vmm_region_dma_bufs(region, 0, 3 * unit, all, 3, &count));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_dma_bufs(region, 0, unit, all, 0, &count));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_dma_bufs(region, 0, unit, NULL, 1, &count));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_dma_bufs(region, 0, unit, all, 1, NULL));
+    gpu_vmm_region_free(region);
+
+    uint32_t devices = 0;
+    CHECK(gpu_vmm_backend_devices(backend, &devices));
+    if (devices < 2) {
+        return;
+    }
+    // The memory of two devices is never one dma-buf. Those beyond the capacity are closed.
+    gpu_vmm_properties of_other;
+    memset(&of_other, 0, sizeof of_other);
+    of_other.device = 1;
+    gpu_vmm_physical *own = create(backend, unit, 0), *other = NULL;
+    CHECK(gpu_vmm_physical_create(backend, &of_other, unit, &other));
+    region = reserve(backend, 2);
+    CHECK(gpu_vmm_region_map(region, 0, own));
+    RETURNS(GPU_VMM_NOT_MAPPED, gpu_vmm_region_dma_bufs(region, 0, 2 * unit, all, 3, &count));
+    CHECK(gpu_vmm_region_map(region, unit, other));
+    demand(one_by_one(region, 2 * unit) == 2, "each device has its own");
+    const int before = dup(1);
+    close(before);
+    demand(one_by_one(region, 2 * unit) == 2, "each device has its own again");
+    const int after = dup(1);
+    close(after);
+    demand(before == after, "no descriptor is left open");
+    gpu_vmm_physical_release(own);
+    gpu_vmm_physical_release(other);
+    gpu_vmm_region_free(region);
+}
+
 static void queued(const gpu_vmm_backend *backend, uint64_t unit) {
     gpu_vmm_region *region = filled(backend, 2, 1);
     gpu_vmm_pinned *pinned = NULL;
@@ -259,6 +328,7 @@ int main(int count, char **arguments) {
     recommended(backend);
     mappings(backend, unit);
     descriptors(backend, unit);
+    dma_bufs(backend, unit);
     queued(backend, unit);
     events(backend);
     gpu_vmm_close(backend);

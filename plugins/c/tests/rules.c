@@ -188,6 +188,7 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     memset(&options, 0, sizeof options);
     memset(&any_handle, 0, sizeof any_handle);
     properties.device = options.placement = 4711;
+    gpu_vmm_dma_buf dma_buf;
     gpu_vmm_mapping mapping;
     uint64_t number;
     uint32_t level;
@@ -253,6 +254,7 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(level, gpu_vmm_region_access(NULL, 0, 0, &level));
     FAILS(mapping, gpu_vmm_region_mapping(region, UINT64_MAX, &mapping));
     FAILS(object.physical, gpu_vmm_region_physical(region, UINT64_MAX, &object.physical));
+    FAILS(number, gpu_vmm_region_dma_bufs(region, UINT64_MAX, 1, &dma_buf, 1, &number));
     FAILS(number, gpu_vmm_region_on_backing_change(region, NULL, &number));
     FAILS(object.banked, gpu_vmm_banked_new(backend, &options, &object.banked));
     FAILS(number, gpu_vmm_banked_address(NULL, &number));

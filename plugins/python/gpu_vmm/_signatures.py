@@ -76,6 +76,12 @@ class MappingStruct(ctypes.Structure):
     _fields_ = [("offset", c_uint64), ("length", c_uint64), ("device", c_uint32), ("poisoned", c_bool)]
 
 
+class DmaBufStruct(ctypes.Structure):
+    """``gpu_vmm_dma_buf``."""
+
+    _fields_ = [("fd", c_int32), ("offset", c_uint64), ("length", c_uint64)]
+
+
 class FabricHandle(ctypes.Structure):
     """``gpu_vmm_fabric_handle``."""
 
@@ -211,4 +217,5 @@ if sys.platform == "linux":
     )
 if os.name == "posix":  # elsewhere the library has no file descriptors
     FUNCTIONS["gpu_vmm_physical_export_fd"] = (_STATUS, [_OBJECT, POINTER(c_int32)])
+    FUNCTIONS["gpu_vmm_region_dma_bufs"] = (_STATUS, [_OBJECT, c_uint64, c_uint64, POINTER(DmaBufStruct), c_uint64, _U64])
     FUNCTIONS["gpu_vmm_physical_import_fd"] = (_STATUS, [_OBJECT, _PROPERTIES, c_uint64, c_int32, _NEW])

@@ -15,7 +15,7 @@ garbage-collected::
 
 from ..backend import Backend, open
 from ..results import CapabilityInfo, PageListStats
-from ._mappings import Mapping
+from ._mappings import DmaBuf, Mapping
 from .banked import BankedRegion
 from .copies import CopyQueue, PinnedMemory
 from .device import Device, devices, first_supported, granularity, recommended_granularity, reservation_unit
@@ -32,7 +32,7 @@ from .view import View
 
 __all__ = [
     "HOST", "Access", "After", "Backend", "BackingChange", "BackingEffect", "BankedRegion", "Before", "CapabilityInfo", "CopyQueue",
-    "Device", "Event", "ExchangeEvent", "Exporter", "FollowedRegion", "HandleTypes", "Listener", "Location", "Mapping", "Offer",
+    "Device", "DmaBuf", "Event", "ExchangeEvent", "Exporter", "FollowedRegion", "HandleTypes", "Listener", "Location", "Mapping", "Offer",
     "OfferBy", "Outcome", "PageList", "PageListStats", "PhysicalMemory", "PinnedMemory", "Placement", "Properties", "Range", "Region", "ReleaseOutcome", "View",
     "devices", "first_supported", "granularity", "open", "recommended_granularity", "reservation_unit", "restore", "snapshot",
 ]  # fmt: skip

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass
 from typing import List, SupportsIndex
 
 from .._arguments import unsigned
 from .._library import check, library
-from .._signatures import MappingStruct
+from .._signatures import DmaBufStruct, MappingStruct
 from ..backend import Backend
-from ..errors import InvalidArgument, NotMapped
+from ..errors import InvalidArgument, NotMapped, Unsupported
 from ._closable import Closable
 from .observer import changing
 from .physical import PhysicalMemory
 from .properties import ACCESS_OF_LEVEL, Access
+
+
+MOST = 64
+"""The number of dma-bufs that one call of the library returns at most."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,18 @@ class Mapping:
     """The device that owns the memory."""
     poisoned: bool
     """Whether it cannot be used, because an operation on it failed and so did the rollback."""
+
+
+@dataclass(frozen=True)
+class DmaBuf:
+    """A dma-buf of a part of a region."""
+
+    fd: int
+    """The descriptor, which the caller must close."""
+    offset: int
+    """The offset in the region at which the memory begins. In the dma-buf the memory begins at 0."""
+    length: int
+    """The size of the memory."""
 
 
 class Mappings(Closable):
@@ -99,6 +116,30 @@ class Mappings(Closable):
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_region_physical(self._handle, unsigned("offset", offset), ctypes.byref(pointer)))
         return PhysicalMemory._from(self._backend, pointer)
+
+    def dma_bufs(self, offset: SupportsIndex, length: SupportsIndex) -> List[DmaBuf]:
+        """Exports a range of whole mappings as dma-bufs, in order and without a gap, for network cards. The caller closes each with ``os.close``.
+
+        The range is one dma-buf where it can be, and otherwise one for each reservation, for each run of memory with the same owner and
+        properties, or, as on HIP, for each mapping. A dma-buf is invalid once its range is mapped anew, unmapped, suspended or moved.
+
+        Raises Unsupported if the driver has none, Unaligned, OutOfRange, NotMapped, Suspended, and InvalidArgument for a part of a mapping.
+        """
+        if not hasattr(library(), "gpu_vmm_region_dma_bufs"):
+            raise Unsupported("export dma-buf: this system has no dma-bufs")
+        first, size = unsigned("offset", offset), unsigned("length", length)
+        end, count, some = first + size, ctypes.c_uint64(), (DmaBufStruct * MOST)()
+        found: List[DmaBuf] = []
+        try:
+            while first < end or not found:
+                check(library().gpu_vmm_region_dma_bufs(self._handle, first, end - first, some, len(some), ctypes.byref(count)))
+                found += [DmaBuf(one.fd, one.offset, one.length) for one in some[: count.value]]
+                first = found[-1].offset + found[-1].length
+        except BaseException:
+            for one in found:
+                os.close(one.fd)
+            raise
+        return found
 
     @property
     def reserved(self) -> int:
