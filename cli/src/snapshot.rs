@@ -63,6 +63,8 @@ pub(crate) struct RegionReport {
     pub(crate) mapped_bytes: u64,
     pub(crate) guard_bytes: u64,
     pub(crate) portable: bool,
+    /// The address below which the region stays; none without a limit.
+    pub(crate) below: Option<String>,
     pub(crate) parts: Vec<PartReport>,
 }
 
@@ -184,6 +186,7 @@ impl RegionReport {
             mapped_bytes: parts.iter().map(|part| part.length.0).sum(),
             guard_bytes: region.guard.0,
             portable: region.portable,
+            below: region.below.map(|limit| limit.to_string()),
             parts: parts.iter().map(Part::report).collect(),
         }
     }
@@ -265,6 +268,7 @@ mod tests {
             extend_by: Bytes::ZERO,
             guard: Bytes::mib(4),
             portable: true,
+            below: Some(Address(1 << 40)),
             mappings: vec![
                 mapping(0, 0, read),
                 mapping(2, 1, read),
@@ -280,6 +284,7 @@ mod tests {
         assert_eq!(found.mapped_bytes >> 16, 6);
         assert_eq!((found.reserved_bytes, found.guard_bytes), (Bytes::mib(3).0, Bytes::mib(4).0));
         assert!(found.portable && found.tag == "kv" && found.address == "0x7000");
+        assert_eq!(found.below.as_deref(), Some("0x10000000000"));
         let of_parts: Vec<_> =
             found.parts.iter().map(|part| (part.memory.as_str(), part.access[0].access.as_str())).collect();
         let [one, other] = ["device memory of device 0", "device memory of device 1"];

@@ -192,6 +192,7 @@ pub fn region_record<B: Backend>(region: &Region<B>) -> RegionRecord {
         extend_by: settings.extend_by,
         guard: settings.guard,
         portable: settings.portable,
+        below: settings.below,
         mappings: Vec::new(),
     }
 }

@@ -58,6 +58,10 @@ impl RegionRecord {
         if around.flatten().and_then(|size| self.address.checked_add(size)).is_none() {
             return Err(format!("{} and a guard of {} do not fit at {}", reserved, self.guard, self.address));
         }
+        let end = self.address + reserved + self.guard;
+        if let Some(limit) = self.below.filter(|limit| end > *limit) {
+            return Err(format!("it ends at {end}, which is not below its limit {limit}"));
+        }
         if !self.address.is_aligned_to(self.alignment.bytes()) {
             return Err(format!("its address {} is not aligned to {}", self.address, self.alignment.bytes()));
         }

@@ -116,6 +116,8 @@ pub struct RegionRecord {
     /// Whether it grows and moves only in ways that every driver supports:
     /// [`Region::is_portable`](gpu_vmm_core::Region::is_portable).
     pub portable: bool,
+    /// The limit of [`Placement::Below`](gpu_vmm_core::Placement::Below), if it has one.
+    pub below: Option<Address>,
     /// The mappings, in order of their offsets.
     pub mappings: Vec<MappingRecord>,
 }
@@ -141,6 +143,7 @@ impl RegionRecord {
             extend_by: Bytes::ZERO,
             guard: Bytes::ZERO,
             portable: false,
+            below: None,
             mappings: Vec::new(),
         }
     }

@@ -10,13 +10,16 @@ use crate::{SnapshotId, SnapshotStats};
 use gpu_vmm_core::Bytes;
 
 /// The newest format version that is read. It increases with every change of a byte's meaning.
-pub const VERSION: u32 = POOLS;
+pub const VERSION: u32 = LIMITS;
 
 /// The version of snapshots of regions alone.
 pub(crate) const REGIONS: u32 = 1;
 
 /// The version of snapshots of pools: the head has the table of the pool's blocks.
 pub(crate) const POOLS: u32 = 2;
+
+/// The version of snapshots in which a region has a limit of addresses: after the pool, which may be missing, the head has the limits.
+pub(crate) const LIMITS: u32 = 3;
 
 /// The first bytes of every snapshot.
 pub(crate) const MAGIC: [u8; 12] = *b"gpu-vmm snap";

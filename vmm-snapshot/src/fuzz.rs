@@ -42,9 +42,11 @@ pub fn decode(bytes: &[u8]) {
     let _ = read_all(&assembled(blocks, rest, entries));
 }
 
-/// Reads a head of regions alone, or of a pool.
+/// Reads a head of the first version that it fits.
 fn read_head(bytes: &[u8]) -> std::result::Result<Head, String> {
-    Head::read(bytes, REGIONS).or_else(|_| Head::read(bytes, VERSION))
+    (REGIONS..VERSION)
+        .find_map(|version| Head::read(bytes, version).ok())
+        .map_or_else(|| Head::read(bytes, VERSION), Ok)
 }
 
 /// Assembles a file of these parts, with correct checksums.

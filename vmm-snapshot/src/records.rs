@@ -1,7 +1,7 @@
 //! The description as bytes. The records are separate from the library's types: a change here changes the format's version, and a
 //! change elsewhere in the library does not change the file.
 
-use crate::format::{MAX_HEAD, POOLS, REGIONS};
+use crate::format::{LIMITS, MAX_HEAD, POOLS, REGIONS};
 use crate::pool::Table;
 use crate::{
     Description, DeviceRecord, EarlierSnapshot, MappingRecord, MemoryRecord, RegionRecord, SnapshotId,
@@ -26,7 +26,7 @@ struct HeadRecord {
     regions: Vec<Region>,
     memories: Vec<Memory>,
     needed: Vec<FileRecord>,
-    // A table of a pool's blocks follows in version 2.
+    // A table of a pool's blocks follows in version 2. In version 3 the table, if there is one, and the limits of the regions follow.
 }
 
 #[derive(Serialize, Deserialize)]
@@ -102,8 +102,13 @@ impl Head {
     pub(crate) fn write(&self) -> Result<Vec<u8>, String> {
         let wrong = |error: postcard::Error| error.to_string();
         let mut bytes = postcard::to_allocvec(&HeadRecord::from(self)).map_err(wrong)?;
-        if let Some(pool) = &self.description.pool {
-            bytes = postcard::to_extend(&Table::from(pool), bytes).map_err(wrong)?;
+        let Description { pool, regions, .. } = &self.description;
+        let table = pool.as_ref().map(Table::from);
+        if self.version() >= LIMITS {
+            let limits: Vec<_> = regions.iter().map(|region| region.below.map(|limit| limit.0)).collect();
+            bytes = postcard::to_extend(&(table, limits), bytes).map_err(wrong)?;
+        } else if let Some(table) = table {
+            bytes = postcard::to_extend(&table, bytes).map_err(wrong)?;
         }
         if bytes.len() as u64 > MAX_HEAD {
             return Err(format!("a description of {} bytes exceeds the limit of {MAX_HEAD}", bytes.len()));
@@ -121,7 +126,19 @@ impl Head {
         let wrong = |error: postcard::Error| error.to_string();
         let (record, mut rest) = postcard::take_from_bytes::<HeadRecord>(bytes).map_err(wrong)?;
         let mut head = record.head()?;
-        if version >= POOLS {
+        if version >= LIMITS {
+            let (table, limits);
+            ((table, limits), rest) =
+                postcard::take_from_bytes::<(Option<Table>, Vec<Option<u64>>)>(rest).map_err(wrong)?;
+            head.description.pool = table.map(Table::into);
+            let regions = &mut head.description.regions;
+            if limits.len() != regions.len() {
+                return Err(format!("{} limits for {} regions", limits.len(), regions.len()));
+            }
+            for (region, limit) in regions.iter_mut().zip(limits) {
+                region.below = limit.map(Address);
+            }
+        } else if version == POOLS {
             let table;
             (table, rest) = postcard::take_from_bytes::<Table>(rest).map_err(wrong)?;
             head.description.pool = Some(table.into());
@@ -130,8 +147,13 @@ impl Head {
     }
 
     /// Returns the version of the format that it needs.
-    pub(crate) const fn version(&self) -> u32 {
-        if self.description.pool.is_some() { POOLS } else { REGIONS }
+    pub(crate) fn version(&self) -> u32 {
+        let Description { pool, regions, .. } = &self.description;
+        match regions.iter().any(|region| region.below.is_some()) {
+            true => LIMITS,
+            false if pool.is_some() => POOLS,
+            false => REGIONS,
+        }
     }
 }
 
@@ -245,6 +267,7 @@ impl Region {
             extend_by: Bytes(self.extend_by),
             guard: Bytes(self.guard),
             portable: self.portable,
+            below: None,
             mappings: self.mappings.into_iter().map(Mapping::record).collect::<Result<_, _>>()?,
         })
     }

@@ -81,6 +81,7 @@ fn description() -> Description {
         extend_by: BLOCK,
         guard: BLOCK,
         portable: true,
+        below: None,
         mappings,
     };
     Description {

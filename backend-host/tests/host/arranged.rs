@@ -2,10 +2,10 @@
 //! that may have access.
 
 use crate::{GRANULE, ONE, SMALL, TWO};
-use gpu_vmm_core::extend::MappedMemory;
+use gpu_vmm_core::extend::{MappedMemory, RegionSettings};
 use gpu_vmm_core::{
-    Access, AccessMap, Address, BackingStore, Bytes, Detail, ErrorKind, GrowthKind, Location, Operation,
-    PhysicalMemory, Placement, Properties, Region, WaitFor,
+    Access, AccessMap, Address, BackingStore, Bytes, Detail, Error, ErrorKind, GrowthKind, Location,
+    Operation, PhysicalMemory, Placement, Properties, Region, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
@@ -216,6 +216,28 @@ fn configured_reservations_are_rounded_up() {
     let region = Region::with_settings(Operation::Restore, &host, &settings, place, &sizes).unwrap();
     let reserved: Vec<_> = region.reservations().map(|range| range.size / GRANULE).collect();
     assert_eq!(reserved, [1, 2, 1]);
+}
+
+#[test]
+fn settings_keep_a_region_below_its_limit() {
+    let host = HostConfig::new().open().unwrap();
+    let limit = Address(0x2800_0000_0000);
+    let region = Region::builder(&host).reserve(GRANULE).build().unwrap();
+    let settings = RegionSettings { below: Some(limit), ..region.settings() };
+    assert_eq!(region.settings().below, None);
+    let at = |first: Address, sizes: &[Bytes]| {
+        let made =
+            Region::with_settings(Operation::Restore, &host, &settings, Placement::Exact(first), sizes);
+        made.map(|region| region.settings().below).map_err(Error::into_detail)
+    };
+    let last = Address(limit.0 - GRANULE.0);
+    assert_eq!(at(last, &[GRANULE]).unwrap(), Some(limit));
+    for sizes in [&[GRANULE + GRANULE][..], &[GRANULE, GRANULE]] {
+        assert!(matches!(at(last, sizes), Err(Detail::NotBelow { .. })), "{sizes:?}");
+    }
+    let anywhere = Placement::Anywhere;
+    let placed = Region::with_settings(Operation::Restore, &host, &settings, anywhere, &[GRANULE]).unwrap();
+    assert!(placed.range().end() <= limit, "{:?}", placed.range());
 }
 
 /// Memory of the caller ends at the end of the reservation or behind it, and a plain region takes none.

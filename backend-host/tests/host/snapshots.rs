@@ -104,6 +104,24 @@ fn small_pieces_become_a_large_one() {
     assert_eq!(region.count_wrong(DEVICE, Bytes(0), LARGE, 5).unwrap(), 0);
 }
 
+#[test]
+fn restored_region_keeps_its_limit() {
+    let (case, host, limit) = (Case::new(), machine(SMALL), Address(1 << 40));
+    let place = Placement::Below(limit);
+    let mut region = Region::builder(&host).reserve(LARGE).at(place).build().unwrap();
+    open(&mut region, Bytes(0), SMALL);
+    let was = region.address();
+    let file = case.save(vec![region]);
+    let mut same = restore(&host, &Restore::new(), &file).unwrap().remove(0).region;
+    assert_eq!((same.address(), same.settings().below), (was, Some(limit)));
+    // The first one has the addresses.
+    let moved = restore(&host, &Restore::new().relocate(), &file).unwrap().remove(0).region;
+    assert_ne!(moved.address(), was);
+    assert!(moved.range().end() <= limit && moved.settings().below == Some(limit), "{:?}", moved.range());
+    same.grow_or_move(LARGE + LARGE, WaitFor::all_devices()).unwrap();
+    assert!(same.range().end() <= limit, "{:?}", same.range());
+}
+
 /// The devices of the other machine have the UUIDs of this one in another order.
 #[test]
 fn restored_memory_follows_the_uuid() {

@@ -62,7 +62,8 @@ fn region(region: &RegionReport, output: &mut Output) -> CliResult {
     output.line("")?;
     output.paragraph(&format!("region {} ", region.address), &tag)?;
     let portable = if region.portable { ", portable" } else { "" };
-    output.paragraph("  ", &format!("{mapped} mapped of {reserved} of addresses{guard}{portable}"))?;
+    let below = region.below.as_ref().map(|limit| format!(", below {limit}")).unwrap_or_default();
+    output.paragraph("  ", &format!("{mapped} mapped of {reserved} of addresses{guard}{portable}{below}"))?;
     region.parts.iter().try_for_each(|one| part(one, output))
 }
 
@@ -114,13 +115,14 @@ mod tests {
             mapped_bytes: 3 << 20,
             guard_bytes: 2 << 20,
             portable: true,
+            below: Some("0x10000000000".to_owned()),
             parts: vec![part],
         };
         let lines = lines_of(WIDTH, |output| super::region(&region, output));
         let expected = [
             "",
             "region 0x7000 kv",
-            "  3 MiB mapped of 8 MiB of addresses, a guard of 2 MiB, portable",
+            "  3 MiB mapped of 8 MiB of addresses, a guard of 2 MiB, portable, below 0x10000000000",
             "  at 2 MiB            3 MiB  host memory; no access",
         ];
         assert_eq!(lines, expected);
@@ -155,6 +157,7 @@ mod tests {
             mapped_bytes: 0,
             guard_bytes: 0,
             portable: false,
+            below: None,
             parts: Vec::new(),
         };
         let report = Report {

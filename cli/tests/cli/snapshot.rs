@@ -25,6 +25,7 @@ fn description() -> Description {
         extend_by: Bytes::ZERO,
         guard: Bytes::ZERO,
         portable: false,
+        below: None,
         mappings,
     };
     let memory = MemoryRecord { size: Bytes::kib(128), granularity, properties: Properties::on(device) };

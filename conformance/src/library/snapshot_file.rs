@@ -91,6 +91,7 @@ fn description<B: TestKit>(subject: &Subject<B>) -> Description {
         extend_by: Bytes(0),
         guard: Bytes(0),
         portable: false,
+        below: None,
         mappings: vec![MappingRecord { offset: Bytes(0), memory: 0, access: AccessMap::NONE }],
     }];
     description

@@ -33,7 +33,7 @@ pub enum Placement {
     /// process.
     Restorable,
     /// Any addresses that are all below this one: `Address(1 << 40)` for hardware that reaches 40 bits, `Address(1 << 32)` for 32.
-    /// Guards lie below it too, and a region that grows or moves stays below it.
+    /// Guards lie below it too, and a region that grows, moves or is restored from a snapshot stays below it.
     ///
     /// Uses the driver's choice if that is below the limit, and passes random hints below it otherwise. CUDA's driver for Linux
     /// chooses addresses below 2^40 itself, and follows hints of 2 GiB to 4 GiB (H200, driver 580.159.04).

@@ -1,8 +1,10 @@
 //! The settings of a region, and a new region with the same settings at the same addresses.
 
-use super::{MappedMemory, Placement, Region, RegionBuilder};
+use super::{MappedMemory, Placement, Region, RegionBuilder, below};
 use crate::driver::Backend;
-use crate::types::{AccessMap, Bytes, DeviceId, OffsetRange, Operation, Properties, Result};
+use crate::types::{
+    AccessMap, Address, AddressRange, Bytes, DeviceId, OffsetRange, Operation, Properties, Result,
+};
 
 /// The settings that a [`RegionBuilder`] was given: everything except the addresses and the mappings.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub struct RegionSettings {
     pub portable: bool,
     /// As in [`RegionBuilder::recommended_granularity`].
     pub recommended: bool,
+    /// The limit of [`Placement::Below`]: the region grows and moves below it.
+    pub below: Option<Address>,
 }
 
 impl<B: Backend> Region<B> {
@@ -38,6 +42,10 @@ impl<B: Backend> Region<B> {
             guard: self.guard(),
             portable: self.is_portable(),
             recommended: self.growing.recommended,
+            below: match self.growing.elsewhere {
+                Placement::Below(limit) => Some(limit),
+                _ => None,
+            },
         }
     }
 
@@ -52,11 +60,13 @@ impl<B: Backend> Region<B> {
     }
 
     /// Reserves a region without mappings. Its reservations have the given sizes, each a multiple of the [reservation
-    /// unit](Backend::reservation_unit), and follow each other from the placement on.
+    /// unit](Backend::reservation_unit), and follow each other from the placement on. If the settings have a limit, a placement without an
+    /// address is one below it.
     ///
     /// # Errors
     ///
-    /// Those of [`RegionBuilder::build`].
+    /// Those of [`RegionBuilder::build`]. [`Detail::NotBelow`](crate::Detail::NotBelow) for a placement with an address that is not below
+    /// the limit of the settings.
     pub fn with_settings(
         operation: Operation,
         backend: &B,
@@ -64,6 +74,10 @@ impl<B: Backend> Region<B> {
         placement: Placement,
         reservations: &[Bytes],
     ) -> Result<Self> {
+        let placement = match (placement, traits.below) {
+            (Placement::Anywhere | Placement::Restorable, Some(limit)) => Placement::Below(limit),
+            _ => placement,
+        };
         let (first, others) = reservations.split_first().unwrap_or((&Bytes::ZERO, &[]));
         let mut builder: RegionBuilder<'_, B> = Self::builder(backend)
             .at(placement)
@@ -83,6 +97,11 @@ impl<B: Backend> Region<B> {
             builder = builder.access(grant.device, grant.access);
         }
         let mut region = builder.build()?;
+        if let Some(limit) = traits.below {
+            let size = region.reserved() + region.guard();
+            below::check(operation, AddressRange { base: region.address(), size }, limit)?;
+            region.growing.elsewhere = Placement::Below(limit);
+        }
         for size in others {
             // A border must not lie inside a granule, whatever sizes a snapshot contains.
             let size = region.addresses(operation, *size)?;

@@ -1,7 +1,7 @@
 //! Snapshots of pools: the table of blocks, and tables that lie.
 
 use super::*;
-use crate::format::{POOLS, REGIONS};
+use crate::format::{LIMITS, POOLS, REGIONS};
 use crate::fuzz;
 
 const PAGE: Bytes = Bytes::kib(8);
@@ -38,6 +38,31 @@ fn write_pool(path: &Path, description: &Description) -> gpu_vmm_core::Result<Sn
     let writer = SnapshotWriter::create(path, description, plain())?;
     write_all(&writer, &vec![vec![7; PAGE.0 as usize], vec![8; PAGE.0 as usize]])?;
     writer.finish()
+}
+
+/// A file has the lowest version that can describe its regions, with and without a pool.
+#[test]
+fn limits_are_read_back() {
+    let folder = Folder::new("limits");
+    let limit = Some(Address(0x8000_0000_0000));
+    let with_pool = pool();
+    let without = Description { pool: None, ..pool() };
+    for (name, mut description) in [("pool", with_pool), ("regions", without)] {
+        let path = folder.file(name);
+        let last = description.regions.last_mut().unwrap();
+        last.below = limit;
+        write_pool(&path, &description).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(bytes[12..16], LIMITS.to_le_bytes());
+        fuzz::read_all(&bytes).unwrap();
+        let file = SnapshotFile::open(&path).unwrap();
+        let found = file.description();
+        assert_eq!((&found.regions, &found.pool), (&description.regions, &description.pool));
+        // A region that is not below its limit is refused before it is written.
+        description.regions.last_mut().unwrap().below = Some(Address(0x1000));
+        let error = write_pool(&path, &description).unwrap_err().to_string();
+        assert!(error.contains("not below its limit 0x1000"), "{error}");
+    }
 }
 
 #[test]

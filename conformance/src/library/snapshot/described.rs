@@ -65,6 +65,7 @@ fn described<B: TestKit>(
         extend_by: Bytes::ZERO,
         guard: Bytes::ZERO,
         portable: false,
+        below: None,
         mappings: (0..).zip(places).map(record).collect(),
     }];
     let writer = SnapshotWriter::create(folder.file("a"), &description, WriteOptions::default()).unwrap();
