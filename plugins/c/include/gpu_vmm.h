@@ -191,6 +191,10 @@ typedef struct gpu_vmm_torch_imported gpu_vmm_torch_imported;
 // Calls of several threads run at the same time.
 typedef struct gpu_vmm_listener gpu_vmm_listener;
 
+// One address for the memory of several devices, which kernels reach by the multimem instructions of PTX. Calls of several threads
+// take turns.
+typedef struct gpu_vmm_multicast gpu_vmm_multicast;
+
 // A region or physical memory that other processes can import, as bytes. Keep it until all of them have imported it.
 // Calls of several threads run at the same time.
 typedef struct gpu_vmm_offer gpu_vmm_offer;
@@ -331,6 +335,22 @@ typedef struct {
   // Whether the mapping cannot be used, because an operation on it failed and so did the rollback.
   bool poisoned;
 } gpu_vmm_mapping;
+
+// The settings of a multicast object. A struct of zeros, with devices and a size, is one of this process alone.
+typedef struct {
+  // The devices of this process.
+  const uint32_t *devices;
+  // The number of devices of this process, at least one.
+  uint64_t device_count;
+  // The size of the memory that each device can bind, rounded up to the granularity of multicast.
+  uint64_t size;
+  // The number of devices that other processes add.
+  uint32_t elsewhere;
+  // The handles by which it can be exported; GPU_VMM_HANDLE_FD and so on. Zero means descriptors if devices are elsewhere.
+  uint32_t handle_types;
+  // Must be zero.
+  uint64_t reserved[4];
+} gpu_vmm_team_options;
 
 // The options of a pool. All zeros, as after `= {0}`, is the default: a pool of device 0 without limits that keeps its memory.
 typedef struct {
@@ -1316,6 +1336,109 @@ gpu_vmm_status gpu_vmm_region_mapping(const gpu_vmm_region *region, uint64_t off
 //
 // `region` is null or a region. `physical` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_region_physical(const gpu_vmm_region *region, uint64_t offset, gpu_vmm_physical **physical);
+
+// Creates a multicast object and adds the devices of this process. EXPERIMENTAL, and it was never run on hardware: an object takes
+// resources of the whole machine. Free it with gpu_vmm_multicast_free. CUDA: cuMulticastCreate, cuMulticastAddDevice.
+//
+// Returns GPU_VMM_UNSUPPORTED on HIP and host memory and for devices without multicast, GPU_VMM_NO_SUCH_DEVICE, and
+// GPU_VMM_OUT_OF_MEMORY for a size above a device's memory.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `options` is null or points to options, whose devices are null or as many as they say.
+// `multicast` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_multicast_create(const gpu_vmm_backend *backend,
+                                        const gpu_vmm_team_options *options,
+                                        gpu_vmm_multicast **multicast);
+
+// Imports a multicast object that another process has exported, and adds the devices of this process. The descriptor stays open and
+// stays the caller's. All processes together must add the number of devices with which it was created.
+//
+// Returns the statuses of gpu_vmm_multicast_create, and GPU_VMM_DRIVER for another kind of descriptor.
+//
+// # Safety
+//
+// As for gpu_vmm_multicast_create. `fd` is a descriptor of a multicast object that was created with this size, this number of devices in
+// all, and these handle types.
+gpu_vmm_status gpu_vmm_multicast_import_fd(const gpu_vmm_backend *backend,
+                                           const gpu_vmm_team_options *options,
+                                           int32_t fd,
+                                           gpu_vmm_multicast **multicast);
+
+// Exports the object as a new file descriptor, which the caller must close, before memory is bound to it. Only the process that created
+// it can. After an error `*fd` is -1.
+//
+// Returns GPU_VMM_UNSUPPORTED for an object without handle types and for an imported one, and GPU_VMM_BUSY once memory was bound.
+//
+// # Safety
+//
+// `multicast` is null or a multicast object. `fd` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_multicast_export_fd(const gpu_vmm_multicast *multicast,
+                                           int32_t *fd);
+
+// Returns the size that each device can bind, the unit of offsets and lengths, and the unit that the driver recommends. Each of the
+// three may be null. CUDA: cuMulticastGetGranularity.
+//
+// # Safety
+//
+// `multicast` is null or a multicast object. The others are null or point to a writable number each.
+gpu_vmm_status gpu_vmm_multicast_sizes(const gpu_vmm_multicast *multicast,
+                                       uint64_t *size,
+                                       uint64_t *granularity,
+                                       uint64_t *recommended);
+
+// Binds `length` bytes of memory, from `memory_offset` on, to the object at `offset`. The binding keeps the memory. If devices are
+// elsewhere, call it when all processes have added theirs: the driver waits until then, and only the end of the process ends that.
+// CUDA: cuMulticastBindMem.
+//
+// Returns GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_ALREADY_MAPPED for a range with memory of the device, GPU_VMM_INVALID_ARGUMENT
+// for memory of a device outside of the team, GPU_VMM_UNSUPPORTED for memory of the host and for memory that cannot be exported if the
+// object can, and GPU_VMM_BUSY for a mapped object.
+//
+// # Safety
+//
+// `multicast` is null or a multicast object. `physical` is null or physical memory.
+gpu_vmm_status gpu_vmm_multicast_bind(const gpu_vmm_multicast *multicast,
+                                      uint64_t offset,
+                                      const gpu_vmm_physical *physical,
+                                      uint64_t memory_offset,
+                                      uint64_t length);
+
+// Removes the binding of a device's memory that begins at `offset`. CUDA: cuMulticastUnbind.
+//
+// Returns GPU_VMM_NOT_MAPPED if no binding of the device begins there, and GPU_VMM_BUSY for a mapped object.
+//
+// # Safety
+//
+// `multicast` is null or a multicast object.
+gpu_vmm_status gpu_vmm_multicast_unbind(const gpu_vmm_multicast *multicast, uint32_t device, uint64_t offset);
+
+// Maps the object with read and write access for all devices of this process, and returns its address, for kernels with multimem
+// instructions alone: any other access is undefined. CUDA: cuMemAddressReserve, cuMemMap, cuMemSetAccess.
+//
+// Returns GPU_VMM_NOT_MAPPED if a device of this process has no binding, and GPU_VMM_BUSY for a mapped object.
+//
+// # Safety
+//
+// `multicast` is null or a multicast object. `address` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_multicast_map(const gpu_vmm_multicast *multicast,
+                                     uint64_t *address);
+
+// Waits for the devices of this process and unmaps the object. Its bindings stay. No other process may store to it any more.
+//
+// Returns GPU_VMM_NOT_MAPPED if it is not mapped, and GPU_VMM_BUSY for a capture.
+//
+// # Safety
+//
+// `multicast` is null or a multicast object.
+gpu_vmm_status gpu_vmm_multicast_unmap(const gpu_vmm_multicast *multicast);
+
+// Waits for the devices of this process, unmaps, unbinds and releases the object. Null does nothing.
+//
+// # Safety
+//
+// `multicast` is null or comes from a function of this library, and was not freed yet.
+void gpu_vmm_multicast_free(gpu_vmm_multicast *multicast);
 
 // Adds an observer to a region: its callbacks are called before and after each change of the memory behind the region's addresses.
 // `id` receives a number for gpu_vmm_region_remove_observer; it may be null. Growing and mapping call no callback: they add memory

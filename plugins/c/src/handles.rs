@@ -25,6 +25,7 @@ pub(crate) enum Kind {
     Followed,
     Imported,
     Listener,
+    Multicast,
     Offer,
     PageList,
     Physical,

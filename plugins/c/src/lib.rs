@@ -21,6 +21,7 @@ mod exchange;
 mod fork;
 mod handles;
 mod mapping;
+mod multicast;
 mod observer;
 mod pages;
 mod physical;

@@ -88,9 +88,15 @@ impl Failure {
 
 pub(crate) type CallResult<T = ()> = Result<T, Failure>;
 
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        Self::new(of(error), error.to_string())
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::new(of(&error), error.to_string())
+        Self::from(&error)
     }
 }
 

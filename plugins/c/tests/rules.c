@@ -168,6 +168,7 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
 // The same for physical memory and regions of the caller's layout.
 static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_region *region) {
     union {
+        gpu_vmm_multicast *multicast;
         gpu_vmm_physical *physical;
         gpu_vmm_region *region;
         gpu_vmm_banked *banked;
@@ -188,6 +189,12 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     memset(&options, 0, sizeof options);
     memset(&any_handle, 0, sizeof any_handle);
     properties.device = options.placement = 4711;
+    const uint32_t no_device = 4711;
+    gpu_vmm_team_options team;
+    memset(&team, 0, sizeof team);
+    team.devices = &no_device;
+    team.device_count = 1;
+    team.size = 1;
     gpu_vmm_dma_buf dma_buf;
     gpu_vmm_mapping mapping;
     uint64_t number;
@@ -255,6 +262,12 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(mapping, gpu_vmm_region_mapping(region, UINT64_MAX, &mapping));
     FAILS(object.physical, gpu_vmm_region_physical(region, UINT64_MAX, &object.physical));
     FAILS(number, gpu_vmm_region_dma_bufs(region, UINT64_MAX, 1, &dma_buf, 1, &number));
+    FAILS(object.multicast, gpu_vmm_multicast_create(backend, &team, &object.multicast));
+    FAILS(object.multicast, gpu_vmm_multicast_import_fd(backend, &team, -1, &object.multicast));
+    FAILS_WITH(-1, fd, gpu_vmm_multicast_export_fd(NULL, &fd));
+    FAILS(number, gpu_vmm_multicast_sizes(NULL, &number, NULL, NULL));
+    FAILS(number, gpu_vmm_multicast_map(NULL, &number));
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_multicast_unmap((const gpu_vmm_multicast *)region));
     FAILS(number, gpu_vmm_region_on_backing_change(region, NULL, &number));
     FAILS(object.banked, gpu_vmm_banked_new(backend, &options, &object.banked));
     FAILS(number, gpu_vmm_banked_address(NULL, &number));

@@ -101,6 +101,13 @@ class PhysicalHandle(Handle):
     _free = "gpu_vmm_physical_release"
 
 
+class MulticastHandle(Handle):
+    """A ``gpu_vmm_multicast *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_multicast_free"
+
+
 class PageListHandle(Handle):
     """A ``gpu_vmm_page_list *``."""
 

@@ -82,6 +82,15 @@ class DmaBufStruct(ctypes.Structure):
     _fields_ = [("fd", c_int32), ("offset", c_uint64), ("length", c_uint64)]
 
 
+class TeamOptions(ctypes.Structure):
+    """``gpu_vmm_team_options``."""
+
+    _fields_ = [
+        ("devices", POINTER(c_uint32)), ("device_count", c_uint64), ("size", c_uint64), ("elsewhere", c_uint32),
+        ("handle_types", c_uint32), ("reserved", c_uint64 * 4),
+    ]  # fmt: skip
+
+
 class FabricHandle(ctypes.Structure):
     """``gpu_vmm_fabric_handle``."""
 
@@ -116,6 +125,13 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_physical_write": (_STATUS, [_OBJECT, c_uint64, c_void_p, c_uint64]),
     "gpu_vmm_physical_holders": (_STATUS, [_OBJECT, _U64]),
     "gpu_vmm_physical_copy": (_STATUS, [_OBJECT, c_uint64, _OBJECT, c_uint64, c_uint64]),
+    "gpu_vmm_multicast_create": (_STATUS, [_OBJECT, POINTER(TeamOptions), _NEW]),
+    "gpu_vmm_multicast_sizes": (_STATUS, [_OBJECT, _U64, _U64, _U64]),
+    "gpu_vmm_multicast_bind": (_STATUS, [_OBJECT, c_uint64, _OBJECT, c_uint64, c_uint64]),
+    "gpu_vmm_multicast_unbind": (_STATUS, [_OBJECT, c_uint32, c_uint64]),
+    "gpu_vmm_multicast_map": (_STATUS, [_OBJECT, _U64]),
+    "gpu_vmm_multicast_unmap": (_STATUS, [_OBJECT]),
+    "gpu_vmm_multicast_free": (None, [_OBJECT]),
     "gpu_vmm_page_list_new": (_STATUS, [_OBJECT, _PROPERTIES, c_uint64, c_uint64, _NEW]),
     "gpu_vmm_page_list_free": (None, [_OBJECT]),
     "gpu_vmm_page_list_sizes": (_STATUS, [_OBJECT, _U64, _U64, _U64, _U64]),
@@ -217,5 +233,7 @@ if sys.platform == "linux":
     )
 if os.name == "posix":  # elsewhere the library has no file descriptors
     FUNCTIONS["gpu_vmm_physical_export_fd"] = (_STATUS, [_OBJECT, POINTER(c_int32)])
+    FUNCTIONS["gpu_vmm_multicast_export_fd"] = (_STATUS, [_OBJECT, POINTER(c_int32)])
+    FUNCTIONS["gpu_vmm_multicast_import_fd"] = (_STATUS, [_OBJECT, POINTER(TeamOptions), c_int32, _NEW])
     FUNCTIONS["gpu_vmm_region_dma_bufs"] = (_STATUS, [_OBJECT, c_uint64, c_uint64, POINTER(DmaBufStruct), c_uint64, _U64])
     FUNCTIONS["gpu_vmm_physical_import_fd"] = (_STATUS, [_OBJECT, _PROPERTIES, c_uint64, c_int32, _NEW])

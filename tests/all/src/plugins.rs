@@ -31,13 +31,14 @@ const PYTHON: &str = "GPU_VMM_PYTHON";
 const TORCH: &str = "GPU_VMM_TEST_TORCH";
 
 /// The programs of `plugins/c`: the compiler and the source of each.
-const PROGRAMS: [(&str, &str); 13] = [
+const PROGRAMS: [(&str, &str); 14] = [
     ("cc", "examples/pool.c"),
     ("cc", "examples/mapping.c"),
     ("cc", "examples/two_processes.c"),
     ("cc", "tests/round.c"),
     ("cc", "tests/rules.c"),
     ("cc", "tests/memory.c"),
+    ("cc", "tests/multicast.c"),
     ("cc", "tests/pages.c"),
     ("cc", "tests/exchange.c"),
     ("cc", "tests/observers.c"),

@@ -21,6 +21,7 @@ from .copies import CopyQueue, PinnedMemory
 from .device import Device, devices, first_supported, granularity, recommended_granularity, reservation_unit
 from .event import Event
 from .exchange import ExchangeEvent, Exporter, FollowedRegion, Listener, ReleaseOutcome
+from .multicast import Multicast
 from .observer import After, BackingChange, BackingEffect, Before, Outcome, Range
 from .offer import Offer
 from .pages import PageList
@@ -32,7 +33,7 @@ from .view import View
 
 __all__ = [
     "HOST", "Access", "After", "Backend", "BackingChange", "BackingEffect", "BankedRegion", "Before", "CapabilityInfo", "CopyQueue",
-    "Device", "DmaBuf", "Event", "ExchangeEvent", "Exporter", "FollowedRegion", "HandleTypes", "Listener", "Location", "Mapping", "Offer",
+    "Device", "DmaBuf", "Event", "ExchangeEvent", "Exporter", "FollowedRegion", "HandleTypes", "Listener", "Location", "Mapping", "Multicast", "Offer",
     "OfferBy", "Outcome", "PageList", "PageListStats", "PhysicalMemory", "PinnedMemory", "Placement", "Properties", "Range", "Region", "ReleaseOutcome", "View",
     "devices", "first_supported", "granularity", "open", "recommended_granularity", "reservation_unit", "restore", "snapshot",
 ]  # fmt: skip
