@@ -68,6 +68,23 @@ impl CudaBackend {
         loader::is_loaded()
     }
 
+    /// Sets the security descriptor of memory that this process creates from now on for export as a Windows handle
+    /// ([`HandleTypes::WIN32`](gpu_vmm_core::HandleTypes::WIN32)), in the [text form of Windows][1]: `D:P(A;;GA;;;BA)` allows administrators.
+    /// It says which users can open the memory's object again or request more rights to it. Without this call, only the user that the
+    /// process runs as can. HIP's runtime ignores such descriptors.
+    ///
+    /// It has never run on Windows.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::Driver`](gpu_vmm_core::Detail::Driver) with the error of Windows for a text that is no descriptor. The one before stays.
+    ///
+    /// [1]: https://learn.microsoft.com/windows/win32/secauthz/security-descriptor-string-format
+    #[cfg(windows)]
+    pub fn set_export_security(descriptor: &str) -> Result<()> {
+        crate::win32::security::choose(Operation::CreateMemory, descriptor)
+    }
+
     pub(crate) fn new(driver: &'static Driver, attached: Option<Attached>) -> Self {
         Self { opened: Arc::new(Opened { driver, attached, drop_log: DropLog::new() }) }
     }

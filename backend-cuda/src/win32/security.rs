@@ -1,4 +1,4 @@
-//! The security descriptor of exported memory, which allows only the user that this process runs as.
+//! The security descriptor of exported memory: one that allows only the user that this process runs as, or one that the program chose.
 //!
 //! CUDA requires an `OBJECT_ATTRIBUTES` with a security descriptor for memory that is exported as a Windows handle
 //! (`CUmemAllocationProp::win32HandleMetaData`). It is not the `SECURITY_ATTRIBUTES` that memory pools take.
@@ -14,12 +14,14 @@
 
 use crate::ffi::MemAllocationProp;
 use gpu_vmm_core::{Detail, DriverError, Error, HandleTypes, Operation, Result};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::ptr::{NonNull, null, null_mut};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use windows_sys::Wdk::Foundation::OBJECT_ATTRIBUTES;
-use windows_sys::Win32::Foundation::LocalFree;
+use windows_sys::Win32::Foundation::{ERROR_INVALID_PARAMETER, LocalFree};
 use windows_sys::Win32::Security::Authorization::{
     ConvertSidToStringSidW, ConvertStringSecurityDescriptorToSecurityDescriptorW, SDDL_REVISION_1,
 };
@@ -38,19 +40,40 @@ pub(crate) fn with_attributes(operation: Operation, prop: MemAllocationProp) -> 
 /// document whether it reads them again when memory is exported.
 fn attributes(operation: Operation) -> Result<*mut OBJECT_ATTRIBUTES> {
     static MADE: OnceLock<Attributes> = OnceLock::new();
+    let chosen = CHOSEN.load(Ordering::Acquire);
+    if !chosen.is_null() {
+        return Ok(chosen);
+    }
     if let Some(made) = MADE.get() {
         return Ok(made.object.as_ptr());
     }
-    let made = Attributes::new().map_err(|source| {
-        Error::new(
-            operation,
-            Detail::Driver {
-                source,
-                context: "building the security descriptor for exported memory".to_owned(),
-            },
-        )
-    })?;
+    let own = || Attributes::new(&format!("D:P(A;;GA;;;{})", user()?));
+    let made = own().map_err(|source| failed(operation, source))?;
     Ok(MADE.get_or_init(|| made).object.as_ptr())
+}
+
+/// The attributes that the program chose; null for those of the user.
+static CHOSEN: AtomicPtr<OBJECT_ATTRIBUTES> = AtomicPtr::new(null_mut());
+
+/// Chooses the attributes of memory that is created from now on, by the text of a security descriptor. Each text's attributes are made
+/// once and live as long as the process, as those of the user do.
+pub(crate) fn choose(operation: Operation, text: &str) -> Result<()> {
+    static MADE: Mutex<BTreeMap<String, Attributes>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let chosen = match made.get(text) {
+        Some(attributes) => attributes.object.as_ptr(),
+        None => {
+            let attributes = Attributes::new(text).map_err(|source| failed(operation, source))?;
+            made.entry(text.to_owned()).or_insert(attributes).object.as_ptr()
+        }
+    };
+    CHOSEN.store(chosen, Ordering::Release);
+    Ok(())
+}
+
+fn failed(operation: Operation, source: DriverError) -> Error {
+    let context = "building the security descriptor for exported memory".to_owned();
+    Error::new(operation, Detail::Driver { source, context })
 }
 
 struct Attributes {
@@ -64,8 +87,8 @@ unsafe impl Send for Attributes {}
 unsafe impl Sync for Attributes {}
 
 impl Attributes {
-    fn new() -> Result<Self, DriverError> {
-        let descriptor = descriptor(&format!("D:P(A;;GA;;;{})", user()?))?;
+    fn new(text: &str) -> Result<Self, DriverError> {
+        let descriptor = descriptor(text)?;
         // Zeros mean that the object has no name and no folder, and that child processes do not inherit its handles.
         let object = Box::new(OBJECT_ATTRIBUTES {
             Length: size_of::<OBJECT_ATTRIBUTES>() as u32,
@@ -96,6 +119,10 @@ impl Drop for Local {
 /// Parses a security descriptor from its text.
 fn descriptor(text: &str) -> Result<Local, DriverError> {
     const CALL: &str = "ConvertStringSecurityDescriptorToSecurityDescriptorW";
+    if text.contains('\0') {
+        // Windows would read the text before it alone.
+        return Err(DriverError::system(CALL, &io::Error::from_raw_os_error(ERROR_INVALID_PARAMETER as i32)));
+    }
     let text: Vec<u16> = text.encode_utf16().chain([0]).collect();
     let mut made = null_mut();
     // SAFETY: the text ends with a zero; the pointer is valid for one pointer, and the size is not requested.
@@ -166,10 +193,30 @@ mod tests {
 
     /// Reads the descriptor back from the structure that CUDA receives.
     #[test]
-    fn descriptor_names_only_the_current_user() {
+    fn descriptor_names_the_user_until_another_is_chosen() {
         let object = attributes(Operation::CreateMemory).unwrap();
         assert_eq!(object, attributes(Operation::CreateMemory).unwrap());
-        // SAFETY: the call made it, and it is never freed.
+        let user = user().unwrap();
+        assert!(user.starts_with("S-1-"), "{user}");
+        assert_eq!(read_back(object), format!("D:P(A;;GA;;;{user})"));
+        // The program's choice replaces it. A wrong one leaves it in place.
+        for (chosen, shown) in [("D:P(A;;GA;;;WD)", "D:P(A;;GA;;;WD)"), ("D:(A;;GR;;;BA)", "D:(A;;GR;;;BA)")]
+        {
+            choose(Operation::CreateMemory, chosen).unwrap();
+            let object = attributes(Operation::CreateMemory).unwrap();
+            assert_eq!(read_back(object), shown);
+            for wrong in ["nonsense", "D:P(A;;GA;;;WD)\0"] {
+                assert!(choose(Operation::CreateMemory, wrong).is_err(), "{wrong:?}");
+                assert_eq!(attributes(Operation::CreateMemory).unwrap(), object);
+            }
+        }
+        choose(Operation::CreateMemory, "D:P(A;;GA;;;WD)").unwrap();
+        assert_eq!(read_back(attributes(Operation::CreateMemory).unwrap()), "D:P(A;;GA;;;WD)");
+    }
+
+    /// Returns the text of the descriptor in attributes.
+    fn read_back(object: *mut OBJECT_ATTRIBUTES) -> String {
+        // SAFETY: `attributes` made it, and it is never freed.
         let object = unsafe { *object };
         assert_eq!(object.Length as usize, size_of::<OBJECT_ATTRIBUTES>());
         assert!(object.RootDirectory.is_null() && object.ObjectName.is_null() && object.Attributes == 0);
@@ -188,10 +235,7 @@ mod tests {
         succeeded("asked back", answer).unwrap();
         // SAFETY: the call has reported the text's length.
         let letters = unsafe { std::slice::from_raw_parts(text, length as usize) };
-        let text = String::from_utf16_lossy(letters);
-        let user = user().unwrap();
-        assert!(user.starts_with("S-1-"), "{user}");
-        assert_eq!(text.trim_end_matches('\0'), format!("D:P(A;;GA;;;{user})"));
+        String::from_utf16_lossy(letters).trim_end_matches('\0').to_owned()
     }
 
     #[test]
