@@ -42,6 +42,13 @@ fn moved_to_another_device<B: TestKit>(subject: &Subject<B>) {
     let kinds = [Ok(pool.clone()), pool.with_memory(Properties::on(a).shareable()), pool.with_memory(host)];
     let handles: Vec<Pool<B>> = kinds.into_iter().flatten().collect();
     let ring = StagingRing::new(&subject.backend, 1, Bytes::mib(3)).unwrap();
+    // The first work of a device takes memory that stays.
+    let all = handles.iter().map(|handle| alloc(handle, Bytes::mib(1))).collect::<Vec<_>>();
+    pool.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
+    write_at(&subject.backend, b, all[0].address(), all[0].size(), 1);
+    pool.move_to_device(a, MovePath::Fastest(None), idle()).unwrap();
+    drop(all);
+    handles.iter().for_each(is_empty);
     for via in [MovePath::Fastest(None), MovePath::Ring(&ring)] {
         let before = [a, b].map(|device| subject.free_of(device));
         let mut blocks = Vec::new();
