@@ -118,6 +118,27 @@ mod tests {
         }
     }
 
+    /// Checks that each text and its replacement are whole expressions, and not parts of a statement or of a chain of calls.
+    #[test]
+    fn mutated_sources_parse() {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let list = List::read(&workspace).unwrap();
+        let files: HashSet<&str> = list.change.iter().map(|change| change.file.as_str()).collect();
+        let parses = |source: &str, changes: &[&Change]| {
+            syn::parse_file(&with_switches(source, changes).unwrap()).is_ok()
+        };
+        let mut wrong: Vec<&str> = Vec::new();
+        for file in files {
+            let source = fs::read_to_string(workspace.join(file)).unwrap();
+            let here: Vec<&Change> = list.change.iter().filter(|change| change.file == file).collect();
+            if !parses(&source, &here) {
+                let alone = here.into_iter().filter(|change| !parses(&source, &[change]));
+                wrong.extend(alone.map(|change| change.name.as_str()));
+            }
+        }
+        assert!(wrong.is_empty(), "do not parse: {wrong:?}");
+    }
+
     fn change(name: &str, text: &str) -> Change {
         let entry = format!(
             "name = '{name}'\nwrong = ''\nby = ''\nfile = 'lib.rs'\ntext = '{text}'\nbecomes = 'None'"
