@@ -8,7 +8,9 @@ use crate::core::Core;
 use crate::frames::{FrameIndex, NO_FRAME, PageAddress};
 use crate::shared::Inner;
 use crate::space::Space;
-use gpu_vmm_core::{Backend, Bytes, Operation, PhysicalMemory, Region, RegionState};
+use gpu_vmm_core::{
+    Backend, Bytes, DeviceId, Grant, OffsetRange, Operation, PhysicalMemory, Region, RegionState,
+};
 
 /// A region outside its space.
 #[derive(Debug)]
@@ -22,6 +24,21 @@ pub(crate) struct Part<B: Backend> {
 impl<B: Backend> Part<B> {
     pub(crate) fn is_suspended(&self) -> bool {
         self.region.state() != RegionState::Active
+    }
+
+    /// Returns the parts of the region with memory of a device to which some devices lack access.
+    pub(crate) fn lacks(
+        &self,
+        owner: DeviceId,
+        access: &[Grant],
+    ) -> impl Iterator<Item = (OffsetRange, Grant)> {
+        let own = self.region.mappings().filter(move |at| !at.poisoned && at.memory.device() == owner);
+        own.flat_map(move |at| {
+            let range = OffsetRange { offset: at.offset, length: at.length };
+            let lacks =
+                move |grant: &Grant| !grant.access.is_within(self.region.access(at.offset, grant.device));
+            access.iter().copied().filter(lacks).map(move |grant| (range, grant))
+        })
     }
 
     /// Returns the size of the memory that the region lacks while it is suspended.

@@ -9,9 +9,8 @@ use crate::Pool;
 use crate::away::Away;
 use crate::core::Core;
 use crate::kinds::limit;
-use crate::mapping::Mapping;
 use crate::owner::Owner;
-use crate::shared::{CoreGuard, Inner};
+use crate::shared::Inner;
 use crate::suspend::Transition;
 use crate::tags::{Tag, TagState};
 use gpu_vmm_core::extend::{check_reach, check_same, check_virtual_memory, span};
@@ -79,28 +78,38 @@ impl<B: Backend> Pool<B> {
         self.owner.inner.core(OPERATION)?.check_virtual(OPERATION)?;
         check_virtual_memory(OPERATION, backend, device)?;
         let mut total = lock(&self.kinds.total);
-        let (kinds, from, before) = (self.kinds.all(), self.owner.memory().device, *total);
+        let (kinds, goal) = (self.kinds.all(), Place { device, total: of_device, left: None });
+        let mut before = Vec::new();
         for owner in &kinds {
             let settings = owner.inner.core(OPERATION)?.settings.clone();
             let memory = Properties { device, ..settings.memory };
-            settings.access[1..]
-                .iter()
-                .try_for_each(|grant| check_reach(backend, OPERATION, grant.device, &memory))?;
+            let peers = &settings.access[1..];
+            peers.iter().try_for_each(|grant| check_reach(backend, OPERATION, grant.device, &memory))?;
+            let left = peers.iter().copied().find(|grant| grant.device == device);
+            before.push(Place { device: settings.memory.device, total: settings.total, left });
         }
         let mut moved = Moved::default();
-        for (place, owner) in kinds.iter().enumerate() {
-            match Mover::new(owner).run((device, of_device), via, done) {
-                Ok(more) => {
-                    moved.by_peer += more.by_peer;
-                    moved.through_host += more.through_host;
-                }
+        for (number, owner) in kinds.iter().enumerate() {
+            match Mover::new(owner).run(goal, via, done) {
+                Ok(more) => add(&mut moved, more),
                 Err(error) => {
-                    let back = |owner: &Arc<Owner<B>>| {
+                    let back = |(owner, place): (&Arc<Owner<B>>, &Place)| {
                         // SAFETY: no work uses a block during the call, which the caller ensures.
                         let done = unsafe { WaitFor::nothing() };
-                        Mover::new(owner).run((from, before), via, done).map(drop)
+                        Mover::new(owner).run(*place, via, done).map(drop)
                     };
-                    return Err(match kinds[..place].iter().rev().try_for_each(back) {
+                    // A kind that stays does not keep the others from returning.
+                    let undone = kinds[..number]
+                        .iter()
+                        .zip(&before)
+                        .rev()
+                        .map(back)
+                        .reduce(Result::and)
+                        .unwrap_or(Ok(()));
+                    if self.kinds.first.memory().device == device {
+                        *total = of_device;
+                    }
+                    return Err(match undone {
                         Ok(()) => error,
                         Err(undo) => error.rollback_failed(undo),
                     });
@@ -112,6 +121,27 @@ impl<B: Backend> Pool<B> {
     }
 }
 
+/// Where a kind of memory moves.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    device: DeviceId,
+    /// The size of the device's memory.
+    total: Bytes,
+    /// The access that the device keeps which has the memory now.
+    left: Option<Grant>,
+}
+
+impl Place {
+    /// Returns the devices that have access to the memory afterwards, the new device first.
+    fn access(self, before: &[Grant]) -> Vec<Grant> {
+        let own = Grant { device: self.device, access: Access::ReadWrite };
+        let peers = before.iter().skip(1).filter(|grant| grant.device != self.device);
+        let mut access: Vec<_> = std::iter::once(&own).chain(peers).copied().collect();
+        access.extend(self.left.filter(|left| access.iter().all(|grant| grant.device != left.device)));
+        access
+    }
+}
+
 /// The move of one kind of memory.
 #[derive(Debug)]
 struct Mover<'a, B: Backend> {
@@ -119,28 +149,21 @@ struct Mover<'a, B: Backend> {
     /// The regions. They return before the tags are active again.
     away: Away<'a, B>,
     held: Vec<Transition<'a, B>>,
-    /// The devices that had access when the first regions left.
-    allowed: Vec<Grant>,
 }
 
 impl<'a, B: Backend> Mover<'a, B> {
     fn new(owner: &'a Owner<B>) -> Self {
-        Self { owner, away: Away::new(&owner.inner, OPERATION), held: Vec::new(), allowed: Vec::new() }
+        Self { owner, away: Away::new(&owner.inner, OPERATION), held: Vec::new() }
     }
 
-    /// Moves the memory to a device, whose own has the size `of_device`: all of it, or nothing.
-    fn run(
-        mut self,
-        (device, of_device): (DeviceId, Bytes),
-        via: MovePath<'_, B>,
-        done: WaitFor<'_>,
-    ) -> Result<Moved> {
+    /// Moves the memory to a device: all of it, or nothing.
+    fn run(mut self, place: Place, via: MovePath<'_, B>, done: WaitFor<'_>) -> Result<Moved> {
         let from = self.owner.memory().device;
-        span!(MoveToDevice, device = device.0);
+        span!(MoveToDevice, device = place.device.0);
         let mut moved = Moved::default();
         for _ in 0..ROUNDS {
-            let answer = self.take(done).and_then(|()| self.move_regions(device, via, &mut moved));
-            let ended = match answer.and_then(|()| self.end((device, of_device))) {
+            let answer = self.take(done).and_then(|()| self.move_regions(place.device, via, &mut moved));
+            let ended = match answer.and_then(|()| self.end(place)) {
                 Ok(false) => continue,
                 Ok(true) => return Ok(moved),
                 Err(error) => Err(error),
@@ -152,23 +175,46 @@ impl<'a, B: Backend> Mover<'a, B> {
 
     /// Moves the regions back that have moved, and puts all of them back.
     fn back(&mut self, from: DeviceId, via: MovePath<'_, B>, error: Error) -> Error {
-        let undone = self.move_regions(from, via, &mut Moved::default());
-        let returned = self.owner.inner.mapping(OPERATION).and_then(|mapping| {
-            let core = mapping.core()?;
-            self.put_back(&mapping, core)
-        });
-        match undone.and(returned) {
+        // A region that stays does not keep the others from returning.
+        let undone = self.moves(from, via).map(|more| more.map(drop)).reduce(Result::and).unwrap_or(Ok(()));
+        match undone.and(self.put_back()) {
             Ok(()) => error,
             Err(undo) => error.rollback_failed(undo),
         }
     }
 
-    /// Puts the regions back, and gives devices access that were allowed meanwhile.
-    fn put_back<'m>(&mut self, mapping: &Mapping<'m, B>, mut core: CoreGuard<'m, B>) -> Result<()> {
-        self.away.put_back(&mut core);
-        drop(core);
-        let mut held = self.held.iter();
-        held.try_for_each(|held| mapping.allow_tag(mapping.core()?, held.tag.index, &self.allowed))
+    /// Puts the regions back on the device that they have left, with access for all devices that the pool allows: the device that they were
+    /// on meanwhile has lost its access, and others were allowed meanwhile.
+    fn put_back(&mut self) -> Result<()> {
+        let mut allowed = Ok(());
+        loop {
+            let mapping = self.owner.inner.mapping(OPERATION)?;
+            let mut core = mapping.core()?;
+            let (device, access) = (core.settings.memory.device, core.settings.access.clone());
+            if allowed.is_err() || !self.lack(device, &access) {
+                self.away.put_back(&mut core);
+                return allowed;
+            }
+            drop(core);
+            drop(mapping);
+            allowed = self.allow(device, &access);
+        }
+    }
+
+    /// Returns true if memory of a device that is away lacks access for some devices.
+    fn lack(&self, device: DeviceId, access: &[Grant]) -> bool {
+        self.away.parts.iter().any(|part| part.lacks(device, access).next().is_some())
+    }
+
+    /// Gives devices access to the memory of a device that is away, where they lack it.
+    fn allow(&mut self, device: DeviceId, access: &[Grant]) -> Result<()> {
+        for part in &mut self.away.parts {
+            let lacking: Vec<_> = part.lacks(device, access).collect();
+            for (range, grant) in lacking {
+                part.region.set_access(range.offset, range.length, grant.device, grant.access)?;
+            }
+        }
+        Ok(())
     }
 
     fn holds(&self, tag: u16) -> bool {
@@ -209,9 +255,6 @@ impl<'a, B: Backend> Mover<'a, B> {
             while tags.iter().all(|tag| core.is_idle_all(*tag)) {
                 let pages = core.to_unmap(&tags);
                 if pages.is_empty() {
-                    if self.away.parts.is_empty() {
-                        self.allowed.clone_from(&core.settings.access);
-                    }
                     tags.iter().for_each(|tag| self.away.take_active(&mut core, *tag));
                     return Ok(());
                 }
@@ -223,38 +266,55 @@ impl<'a, B: Backend> Mover<'a, B> {
         Err(busy())
     }
 
-    /// Moves the regions that were taken out, and adds the size of what was copied. Regions without memory elsewhere stay as they are.
+    /// Moves the regions that were taken out, up to the first that fails. Regions without memory elsewhere stay as they are.
     fn move_regions(&mut self, device: DeviceId, via: MovePath<'_, B>, moved: &mut Moved) -> Result<()> {
-        for part in &mut self.away.parts {
-            // SAFETY: all work was waited for before, and the caller of `Pool::move_to_device` lets no other work use a block.
-            let Moved { by_peer, through_host } =
-                part.region.move_to_device(device, via, unsafe { WaitFor::nothing() })?;
-            moved.by_peer += by_peer;
-            moved.through_host += through_host;
-        }
-        Ok(())
+        self.moves(device, via).try_for_each(|more| more.map(|more| add(moved, more)))
     }
 
-    /// Lets the core pass to the device, with the regions. Returns false if it has memory or addresses that are not moved yet.
-    fn end(&mut self, (device, of_device): (DeviceId, Bytes)) -> Result<bool> {
+    /// Moves the regions one by one, and returns the size of what was copied of each.
+    fn moves<'m>(
+        &'m mut self,
+        device: DeviceId,
+        via: MovePath<'m, B>,
+    ) -> impl Iterator<Item = Result<Moved>> + use<'m, 'a, B> {
+        let parts = self.away.parts.iter_mut();
+        // SAFETY: all work was waited for before, and the caller of `Pool::move_to_device` lets no other work use a block.
+        parts.map(move |part| part.region.move_to_device(device, via, unsafe { WaitFor::nothing() }))
+    }
+
+    /// Lets the core pass to the device, with the regions. Returns false if it has memory or addresses that are not moved yet, or if devices
+    /// were allowed meanwhile. Once it has passed, nothing can fail.
+    fn end(&mut self, place: Place) -> Result<bool> {
         let mapping = self.owner.inner.mapping(OPERATION)?;
         let (mut core, _) = mapping.trim(mapping.core()?, 0)?;
         let mut spaces = core.spaces.iter().filter(|space| space.reserved > 0);
         let all_moved = spaces.all(|space| self.holds(space.tag) && space.region().is_none());
-        if core.frames.free() > 0 || !all_moved || !core.streams.move_to(device) {
+        if core.frames.free() > 0 || !all_moved {
+            return Ok(false);
+        }
+        let access = place.access(&core.settings.access);
+        if self.lack(place.device, &access) {
+            drop(core);
+            drop(mapping);
+            return self.allow(place.device, &access).map(|()| false);
+        }
+        if !core.streams.move_to(place.device) {
             return Ok(false);
         }
         let settings = &mut core.settings;
-        settings.memory.device = device;
-        settings.total = of_device;
-        let own = Grant { device, access: Access::ReadWrite };
-        let others = settings.access.drain(..).skip(1).filter(|grant| grant.device != device);
-        settings.access = std::iter::once(own).chain(others).collect();
-        self.allowed.push(own);
+        settings.memory.device = place.device;
+        settings.total = place.total;
+        settings.access = access;
         let memory = settings.memory;
-        self.owner.note_moved(memory, limit(memory, of_device));
-        self.put_back(&mapping, core).map(|()| true)
+        self.owner.note_moved(memory, limit(memory, place.total));
+        self.away.put_back(&mut core);
+        Ok(true)
     }
+}
+
+fn add(moved: &mut Moved, more: Moved) {
+    moved.by_peer += more.by_peer;
+    moved.through_host += more.through_host;
 }
 
 /// The error of a move that never finds the pool as it needs it.

@@ -221,3 +221,59 @@ fn streams_serve_after_the_move() {
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(pool.stats().held, 0);
 }
+
+/// Devices that had access have it again after a move that failed, the new device among them: with several tags, and with several kinds.
+#[test]
+fn failed_move_leaves_access_as_it_was() {
+    for (access, kinds) in [(Access::ReadWrite, false), (Access::Read, false), (Access::Read, true)] {
+        let backend = FaultInject::new(HostConfig::new().devices(3).memory(Bytes::mib(64)).open().unwrap());
+        let pool = Pool::builder(&backend).build().unwrap();
+        let other = match kinds {
+            true => pool.with_memory(Properties::on(FIRST).shareable()).unwrap(),
+            false => pool.tagged("b").unwrap(),
+        };
+        for pool in [&pool, &other] {
+            pool.allow_access_as(SECOND, access).unwrap();
+            pool.allow_access(THIRD).unwrap();
+        }
+        let blocks = [filled(&pool, 6 * PAGE, 1), filled(&other, 5 * PAGE, 2)];
+        // The first region fits there, and the second does not.
+        let full = Pool::builder(&backend).device(SECOND).build().unwrap();
+        let taken = full.alloc(Bytes::mib(64) - Bytes(8 * PAGE)).unwrap();
+        let error = move_to(&pool, SECOND).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+        let later = [filled(&pool, PAGE, 3), filled(&other, PAGE, 4)];
+        for block in blocks.iter().chain(&later) {
+            let found =
+                [FIRST, SECOND, THIRD].map(|device| backend.access_at(block.address(), device).unwrap());
+            assert_eq!(
+                found,
+                [Access::ReadWrite, access, Access::ReadWrite].map(Some),
+                "{access} kinds {kinds}"
+            );
+        }
+        drop(taken);
+    }
+}
+
+/// A device that is allowed during a move, and cannot reach the new memory, makes the move fail before anything has passed to the new device.
+#[test]
+fn device_allowed_meanwhile_can_fail_the_move() {
+    let backend = backend();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let shareable = pool.with_memory(Properties::on(FIRST).shareable()).unwrap();
+    let blocks = [filled(&pool, PAGE, 1), filled(&shareable, PAGE, 2)];
+    backend.hide_memory(SECOND, true);
+    let allowing = pool.clone();
+    backend.during(Operation::CreateMemory, move || allowing.allow_access(THIRD).unwrap());
+    let error = move_to(&pool, SECOND).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PeerUnreachable, "{error}");
+    assert_eq!([&pool, &shareable].map(|pool| pool.memory().device), [FIRST; 2]);
+    check(&blocks[0], 1);
+    check(&blocks[1], 2);
+    assert_eq!(backend.access_at(blocks[0].address(), THIRD).unwrap(), Some(Access::ReadWrite));
+    check(&filled(&pool, PAGE, 3), 3);
+    backend.hide_memory(SECOND, false);
+    move_to(&pool, SECOND).unwrap();
+    check(&blocks[1], 2);
+}
