@@ -8,7 +8,7 @@ use crate::core::Core;
 use crate::shared::{CoreGuard, Inner};
 use crate::slabs::Slab;
 use crate::space::{RangeInfo, Space};
-use crate::tags::Tag;
+use crate::tags::{Tag, TagState};
 use crate::{Pool, PoolError};
 use gpu_vmm_core::extend::{Segment, check_same, span};
 use gpu_vmm_core::{
@@ -101,8 +101,8 @@ impl<'a, B: Backend> PoolSave<'a, B> {
     ///
     /// # Errors
     ///
-    /// [`PoolError::NoSuchTag`]; [`PoolError::Suspended`] for a tag that is suspended, or that a thread suspends or resumes;
-    /// [`Poisoned`](Detail::Poisoned) if a failed call has lost memory of a block; [`Unsupported`](Detail::Unsupported) on a device
+    /// [`PoolError::NoSuchTag`]; [`PoolError::Suspended`] for a tag that is suspended, or that a thread suspends, resumes or
+    /// moves; [`Poisoned`](Detail::Poisoned) if a failed call has lost memory of a block; [`Unsupported`](Detail::Unsupported) on a device
     /// without virtual memory management; [`ForeignHandle`](Detail::ForeignHandle) for a ring of another backend; and the errors of
     /// [`Snapshot::write`](gpu_vmm_snapshot::Snapshot::write). There is then no new file, and the old one is unchanged.
     pub fn write(&self, path: impl AsRef<Path>, done: WaitFor<'_>) -> Result<SnapshotStats> {
@@ -202,7 +202,9 @@ impl<B: Backend> Saved<'_, B> {
         // All regions are in their spaces.
         let mapping = self.inner.mapping(OPERATION)?;
         let mut core = mapping.core()?;
-        if let Some(tag) = tags.iter().find(|tag| tag.is_suspended() || core.is_suspended(tag.index)) {
+        // A move takes the memory after it has looked for saves.
+        let is_away = |tag: &&Arc<Tag>| tag.state() != TagState::Active || core.is_suspended(tag.index);
+        if let Some(tag) = tags.iter().find(is_away) {
             return Err(Error::of_extension(OPERATION, PoolError::Suspended { tag: tag.name.clone() }));
         }
         // In one hold of the core, under which no block passes from the core to a cache or back.

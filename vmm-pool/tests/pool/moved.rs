@@ -277,3 +277,29 @@ fn device_allowed_meanwhile_can_fail_the_move() {
     move_to(&pool, SECOND).unwrap();
     check(&blocks[1], 2);
 }
+
+/// A save that begins during a move is refused, also before the move has taken the memory: its pages would move while they are read.
+#[cfg(feature = "snapshot")]
+#[test]
+fn save_during_a_move_is_refused() {
+    use gpu_vmm_core::StagingRing;
+    let backend = backend();
+    let pool = Pool::builder(&backend).restorable().build().unwrap();
+    let block = filled(&pool, 3 * PAGE, 1);
+    drop(filled(&pool, PAGE, 2));
+    let path = std::env::temp_dir().join(format!("gpu-vmm-moved-{}", std::process::id()));
+    let (saving, at, of_save) = (pool.clone(), path.clone(), backend.clone());
+    let (tells, told) = mpsc::channel();
+    // The move waits for the streams of freed blocks.
+    backend.during(Operation::WaitForEvent, move || {
+        // SAFETY: no work uses the blocks.
+        let done = unsafe { WaitFor::nothing() };
+        let ring = StagingRing::new(&of_save, 2, Bytes::mib(1)).unwrap();
+        tells.send(saving.save(&ring).write(&at, done).map(drop)).unwrap();
+    });
+    move_to(&pool, SECOND).unwrap();
+    let answer = told.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(answer.unwrap_err().kind(), ErrorKind::Suspended);
+    check(&block, 1);
+    let _ = std::fs::remove_file(path);
+}
