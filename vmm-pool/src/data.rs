@@ -69,8 +69,8 @@ impl<B: Backend> Block<B> {
             true => _one = keep_mapped(self.inner(), OPERATION, [&**first])?,
             false => _both = keep_mapped(self.inner(), OPERATION, [&**first, &**second])?,
         }
-        self.check_usable(OPERATION)?;
-        from.check_usable(OPERATION)?;
+        self.check_mapped(OPERATION)?;
+        from.check_mapped(OPERATION)?;
         let device = self.inner().core(OPERATION)?.settings.memory.device;
         // SAFETY: both ranges lie in blocks that stay mapped for the device until this returns. Two blocks never overlap.
         unsafe { backend.copy(device, self.address() + offset, from.address() + range.offset, range.length) }
@@ -84,13 +84,21 @@ impl<B: Backend> Block<B> {
     }
 
     /// Checks that the memory of the block is neither suspended nor lost. A program that keeps freed blocks for reuse asks before it
-    /// hands one out.
+    /// hands one out. Waits for a [move](crate::Pool::move_to_device), as requests do.
     ///
     /// # Errors
     ///
     /// [`Suspended`](PoolError::Suspended), [`Poisoned`](Detail::Poisoned) for memory that a failed call has lost,
     /// [`Forked`](Detail::Forked).
     pub fn check_usable(&self, operation: Operation) -> Result<()> {
+        let tag = Arc::clone(self.inner().core(operation)?.tag_of(self.piece()));
+        // Meanwhile the memory is mapped nowhere in the pool's books, as memory is that was lost.
+        self.inner().wait_for_move(operation, &tag)?;
+        self.check_mapped(operation)
+    }
+
+    /// Checks the memory as [`check_usable`](Self::check_usable) does, for a caller that a move waits for.
+    fn check_mapped(&self, operation: Operation) -> Result<()> {
         let core = self.inner().core(operation)?;
         let tag = core.tag_of(self.piece());
         let is_moving = tag.state() == TagState::Moving;
@@ -121,7 +129,7 @@ impl<B: Backend> Block<B> {
         let (backend, tag) = (core.backend.clone(), Arc::clone(core.tag_of(self.piece())));
         drop(core);
         let _mapped = keep_mapped(self.inner(), operation, [&tag])?;
-        self.check_usable(operation)?;
+        self.check_mapped(operation)?;
         // A move to another device has ended before.
         let device = self.inner().core(operation)?.settings.memory.device;
         act(&backend, device, self.address() + offset)

@@ -303,3 +303,23 @@ fn save_during_a_move_is_refused() {
     check(&block, 1);
     let _ = std::fs::remove_file(path);
 }
+
+/// A program that keeps freed blocks waits for the move before it hands one out, and does not take the memory for lost.
+#[test]
+fn kept_blocks_are_usable_during_a_move() {
+    let backend = backend();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let block = filled(&pool, 2 * PAGE, 1);
+    let (tells, told) = mpsc::channel();
+    backend.during(COPY, move || {
+        thread::spawn(move || {
+            let usable = block.check_usable(Operation::Allocate);
+            tells.send((usable, block)).unwrap();
+        });
+        thread::sleep(Duration::from_millis(20));
+    });
+    move_to(&pool, SECOND).unwrap();
+    let (usable, block) = told.recv_timeout(Duration::from_secs(20)).unwrap();
+    usable.unwrap();
+    check(&block, 1);
+}
