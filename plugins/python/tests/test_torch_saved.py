@@ -124,6 +124,45 @@ print(weights.copy()[:4].decode())
         )
         self.assertEqual(said, "neww\n")
 
+    def test_saves_of_threads_take_turns(self):
+        self.run_script(
+            BEGIN
+            + """
+import threading
+gpu_vmm.torch.enable(restorable=True)
+first, second = torch.empty(MIB, torch.uint8).write(b"first"), torch.empty(MIB, torch.uint8).write(b"second")
+pools_save, other = gpu_vmm.Pool.save, threading.Thread(target=gpu_vmm.torch.save, args=(path + ".second", {"second": second}))
+def save(pool, *arguments, **options):
+    if threading.current_thread() is not other:
+        other.start()
+        other.join(0.5)  # it would save the table of this thread as well
+    pools_save(pool, *arguments, **options)
+gpu_vmm.Pool.save = save
+gpu_vmm.torch.save(path, {"first": first})
+other.join()
+"""
+        )
+        for name in "first", "second":
+            file = self.path if name == "first" else self.path.with_suffix(".second")
+            code = f"gpu_vmm.torch.enable()\nfound = gpu_vmm.torch.restore({str(file)!r})\nassert list(found) == [{name!r}], found"
+            self.run_script(BEGIN + code)
+
+    def test_saved_while_other_tags_sleep(self):
+        self.run_script(
+            BEGIN
+            + """
+gpu_vmm.torch.enable(restorable=True)
+with gpu_vmm.torch.pool("weights"):
+    weights = torch.empty(MIB, torch.uint8).write(b"weights")
+other = torch.empty(MIB, torch.uint8)
+gpu_vmm.torch.save(path, {"weights": weights})
+gpu_vmm.torch.sleep()
+gpu_vmm.torch.wake("weights")
+gpu_vmm.torch.save(path, {"weights": weights})
+assert gpu_vmm.torch.device_pool().is_suspended("torch")
+"""
+        )
+
     def test_what_is_not_saved(self):
         self.run_script(
             BEGIN

@@ -18,6 +18,7 @@ from .. import _saved_pool, _torch_build
 from .._arguments import KEEP_NOTHING, Path, path_of, text
 from .._handles import PoolHandle
 from .._library import MempoolId, address_of, check, find, library, version
+from .._lock import Lock
 from .._pool_options import options
 from ..errors import Busy, Error, NotFound, NotInstalled, Suspended, Unsupported
 from ..pool import Blocks, Pool
@@ -55,6 +56,8 @@ class _Settings(NamedTuple):
 
 
 _lock = threading.RLock()
+# Held by a save: a file has the tables of all saves that run at the same time.
+_saving = Lock()
 _settings: Optional[_Settings] = None
 # The devices whose pools are restored ones.
 _restored: Set[int] = set()
@@ -373,7 +376,8 @@ def save(path: Path, tensors: Mapping[str, Any], device: Any = None, *, compress
     Gradients, graphs and random states are saved only if their tensors are named.
 
     The file has all blocks with the tags of the tensors: to leave others out, allocate what is saved inside ``with pool(tag)``. The call
-    waits for the device. Nothing may write to the tensors meanwhile. An existing file is replaced when the new one is complete.
+    waits for the device. Nothing may write to the tensors meanwhile. An existing file is replaced when the new one is complete. Saves of
+    several threads take turns.
 
     Raises Unsupported without ``enable(restorable=True)``, and for tensors that are not plain, or not in memory of gpu-vmm; TypeError for
     other values; Suspended; FileError; OutOfMemory if the device has no memory for the table of the tensors; Busy during a capture.
@@ -393,9 +397,13 @@ def save(path: Path, tensors: Mapping[str, Any], device: Any = None, *, compress
 
     torch.cuda.synchronize(number)
     table = _table.encode(torch, tensors, find, number)
-    with pool_.tagged(_table.TAG).alloc(len(table.contents)) as block:
-        block.write(table.contents)
-        pool_.save(path, [*table.tags, _table.TAG], compress=compress)
+    with _saving:
+        of_tables = pool_.tagged(_table.TAG)
+        # A sleep of all tags has suspended that of the table too, although the tensors may be awake.
+        of_tables.resume(_table.TAG)
+        with of_tables.alloc(len(table.contents)) as block:
+            block.write(table.contents)
+            pool_.save(path, [*table.tags, _table.TAG], compress=compress)
 
 
 def restore(path: Path, device: Any = None) -> Dict[str, Any]:
