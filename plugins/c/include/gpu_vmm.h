@@ -1750,8 +1750,8 @@ gpu_vmm_status gpu_vmm_find(const gpu_vmm_pool *pool, uint64_t address, gpu_vmm_
 //
 // # Safety
 //
-// `pool` is null or a pool. `to` is null or points to `size` writable bytes. No other thread frees or suspends the block during
-// the call.
+// `pool` is null or a pool. `to` is null or points to `size` writable bytes. No other thread frees, suspends or moves the block
+// during the call.
 gpu_vmm_status gpu_vmm_read(const gpu_vmm_pool *pool,
                             uint64_t address,
                             void *to,
@@ -1762,8 +1762,8 @@ gpu_vmm_status gpu_vmm_read(const gpu_vmm_pool *pool,
 //
 // # Safety
 //
-// `pool` is null or a pool. `from` is null or points to `size` bytes. No other thread frees or suspends the block during the
-// call.
+// `pool` is null or a pool. `from` is null or points to `size` bytes. No other thread frees, suspends or moves the block during
+// the call.
 gpu_vmm_status gpu_vmm_write(const gpu_vmm_pool *pool,
                              uint64_t address,
                              const void *from,
@@ -1853,7 +1853,8 @@ gpu_vmm_status gpu_vmm_pool_allow_access(const gpu_vmm_pool *pool,
 // Moves a pool to another device, after waiting for the devices: all blocks of all kinds and tags keep their addresses and their bytes, and
 // have memory of `device`, from which the pool allocates from then on. That device gets read and write access, and the old one loses
 // its access: gpu_vmm_pool_allow_access gives it access as a peer. No work may use a block until the call returns. Requests of other
-// threads wait; gpu_vmm_read and gpu_vmm_write return GPU_VMM_SUSPENDED meanwhile.
+// threads wait; gpu_vmm_read and gpu_vmm_write must end before, as before a suspension. Do not move a pool of gpu_vmm_torch_pool:
+// PyTorch's tensors stay tensors of their device.
 //
 // Returns GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_OUT_OF_MEMORY, GPU_VMM_SUSPENDED while a tag is suspended, and
 // GPU_VMM_BUSY for memory that is exported or held elsewhere, or for a capture.

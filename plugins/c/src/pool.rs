@@ -313,8 +313,8 @@ pub unsafe extern "C" fn gpu_vmm_find(pool: *const Pool, address: u64, block: *m
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool. `to` is null or points to `size` writable bytes. No other thread frees or suspends the block during
-/// the call.
+/// `pool` is null or a pool. `to` is null or points to `size` writable bytes. No other thread frees, suspends or moves the block
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_read(pool: *const Pool, address: u64, to: *mut c_void, size: u64) -> Status {
     status(|| {
@@ -331,8 +331,8 @@ pub unsafe extern "C" fn gpu_vmm_read(pool: *const Pool, address: u64, to: *mut 
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool. `from` is null or points to `size` bytes. No other thread frees or suspends the block during the
-/// call.
+/// `pool` is null or a pool. `from` is null or points to `size` bytes. No other thread frees, suspends or moves the block during
+/// the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_write(
     pool: *const Pool,

@@ -20,7 +20,7 @@ from ._lock import Lock
 from ._owner import Owner
 from ._pool_options import options
 from ._typing import Buffer
-from .errors import Busy, InvalidArgument, NotFound, OutOfRange, Unaligned
+from .errors import Busy, InvalidArgument, NotFound, OutOfRange, Unaligned, Unsupported
 from .results import KindInfo, PoolSnapshot, PoolStats
 
 if TYPE_CHECKING:
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
 class Blocks:
     """The blocks of a pool that have a :class:`Block` object, for all tags together."""
 
-    __slots__ = ("device", "owners", "lock")
+    __slots__ = ("device", "movable", "owners", "lock")
 
-    def __init__(self, device: str = "") -> None:
+    def __init__(self, device: str = "", movable: bool = True) -> None:
         self.device = device
         """The name of the device that has the memory."""
+        self.movable = movable
+        """Whether the blocks may move to another device: PyTorch's tensors name theirs."""
         self.owners: Dict[int, weakref.ref[Block]] = {}
         """By address."""
         # Held during copies, and by calls that take memory away. Block.__del__ does not need it: no copy of the block runs then.
@@ -345,9 +347,12 @@ class Pool(Owner):
         They have memory of that device, from which the pool allocates from then on. The old device loses its access; :meth:`allow_access`
         gives it access as a peer. The call waits for the devices, and no work may use a block until it returns. Requests of other threads
         wait meanwhile. Raises NoSuchDevice, PeerUnreachable, OutOfMemory, Suspended while a tag is suspended, and Busy while CuPy arrays use
-        blocks, unless ``force`` is true, for memory that is exported or held elsewhere, or for a capture.
+        blocks, unless ``force`` is true, for memory that is exported or held elsewhere, or for a capture; Unsupported for a pool of
+        PyTorch, whose tensors stay tensors of their device.
         """
         number = unsigned("device", device, 32)
+        if not self._blocks.movable:
+            raise Unsupported("move: the tensors of PyTorch name the device of their memory; move them with Tensor.to()")
         with self._blocks.lock:
             for owner in [] if force else list(self._blocks.owners.values()):
                 block = owner()

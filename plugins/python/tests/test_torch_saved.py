@@ -163,6 +163,17 @@ assert gpu_vmm.torch.device_pool().is_suspended("torch")
 """
         )
 
+    def test_pool_of_tensors_is_not_moved(self):
+        self.run_script(
+            BEGIN
+            + """
+gpu_vmm.torch.enable()
+tensor = torch.empty(MIB, torch.uint8)
+for pool in gpu_vmm.torch.device_pool(), gpu_vmm.torch.device_pool().tagged("t"):
+    assert "move them with Tensor.to()" in why(gpu_vmm.Unsupported, pool.move_to_device, 0)
+"""
+        )
+
     def test_what_is_not_saved(self):
         self.run_script(
             BEGIN

@@ -89,7 +89,8 @@ pub unsafe extern "C" fn gpu_vmm_pool_allow_access(pool: *const Pool, device: u3
 /// Moves a pool to another device, after waiting for the devices: all blocks of all kinds and tags keep their addresses and their bytes, and
 /// have memory of `device`, from which the pool allocates from then on. That device gets read and write access, and the old one loses
 /// its access: gpu_vmm_pool_allow_access gives it access as a peer. No work may use a block until the call returns. Requests of other
-/// threads wait; gpu_vmm_read and gpu_vmm_write return GPU_VMM_SUSPENDED meanwhile.
+/// threads wait; gpu_vmm_read and gpu_vmm_write must end before, as before a suspension. Do not move a pool of gpu_vmm_torch_pool:
+/// PyTorch's tensors stay tensors of their device.
 ///
 /// Returns GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_OUT_OF_MEMORY, GPU_VMM_SUSPENDED while a tag is suspended, and
 /// GPU_VMM_BUSY for memory that is exported or held elsewhere, or for a capture.

@@ -330,7 +330,7 @@ def device_pool(device: Any = None) -> Pool:
 def _pool_of(number: int) -> Pool:
     pointer = ctypes.c_void_p()
     check(library().gpu_vmm_torch_pool(number, ctypes.byref(pointer)))
-    blocks = _blocks.setdefault(number, Blocks(f"PyTorch's device {number}"))
+    blocks = _blocks.setdefault(number, Blocks(f"PyTorch's device {number}", movable=False))
     return Pool(PoolHandle(pointer), blocks=blocks, tag="torch")
 
 
