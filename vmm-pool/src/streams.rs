@@ -201,6 +201,8 @@ impl<B: Backend> Streams<B> {
             default.device = device;
         }
         self.device = device;
+        // They may be streams of the new device.
+        self.list.iter_mut().for_each(|one| one.is_foreign = false);
         true
     }
 
@@ -387,7 +389,14 @@ impl<B: Backend> Streams<B> {
             Ok(is_recorded) => is_recorded,
             Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => false,
             Err(error) if matches!(error.detail(), Detail::ForeignStream { .. }) => {
-                self.list[index].is_foreign = true;
+                let device = self.device;
+                let progress = &mut self.list[index];
+                if progress.device != device && progress.marks.is_empty() {
+                    // The pool knew the stream before it moved to the stream's device.
+                    progress.device = device;
+                    return self.mark(index);
+                }
+                progress.is_foreign = true;
                 false
             }
             Err(error) => {

@@ -323,3 +323,75 @@ fn kept_blocks_are_usable_during_a_move() {
     usable.unwrap();
     check(&block, 1);
 }
+
+/// Whichever call fails, a move that fails leaves all kinds, contents and accesses as they were.
+#[test]
+fn each_failed_call_leaves_the_pool_as_it_was() {
+    let mut failures = 0;
+    for number in 0.. {
+        let backend = backend();
+        let pool = Pool::builder(&backend).build().unwrap();
+        let other = pool.with_memory(Properties::on(FIRST).shareable()).unwrap();
+        other.allow_access_as(SECOND, Access::Read).unwrap();
+        pool.allow_access(SECOND).unwrap();
+        pool.allow_access(THIRD).unwrap();
+        let blocks = [
+            filled(&pool, 3 * PAGE, 1),
+            filled(&pool.tagged("b").unwrap(), PAGE, 2),
+            filled(&other, 2 * PAGE, 3),
+        ];
+        drop(filled(&pool, PAGE, 7));
+        backend.fail(number, 1);
+        let answer = move_to(&pool, SECOND);
+        let made = backend.stop();
+        let device = if answer.is_ok() { SECOND } else { FIRST };
+        if let Err(error) = &answer {
+            failures += 1;
+            assert!(!matches!(error.detail(), Detail::RollbackFailed { .. }), "call {number}: {error}");
+        }
+        assert_eq!([&pool, &other].map(|pool| pool.memory().device), [device; 2], "call {number}");
+        let later = [filled(&pool, PAGE, 4), filled(&other, PAGE, 5)];
+        for (block, n) in blocks.iter().chain(&later).zip([1, 2, 3, 4, 5]) {
+            check(block, n);
+            let found = [FIRST, SECOND, THIRD]
+                .map(|device| backend.access_at(block.address(), device).unwrap().unwrap());
+            let of_other = n == 3 || n == 5;
+            let third = if of_other { Access::None } else { Access::ReadWrite };
+            let want = match (answer.is_ok(), of_other) {
+                (true, _) => [Access::None, Access::ReadWrite, third],
+                (false, true) => [Access::ReadWrite, Access::Read, third],
+                (false, false) => [Access::ReadWrite, Access::ReadWrite, third],
+            };
+            assert_eq!(found, want, "call {number} of {made}, block {n}: {answer:?}");
+        }
+        drop((blocks, later));
+        move_to(&pool, THIRD).unwrap();
+        move_to(&pool, FIRST).unwrap();
+        drop((other, pool));
+        assert_eq!(backend.live().handles, 0, "call {number}");
+        if answer.is_ok() && made <= number {
+            break;
+        }
+    }
+    assert!(failures > 10);
+}
+
+/// A stream of the new device that the pool knew before the move has events of its device: no wait for the devices is needed.
+#[test]
+fn streams_of_the_new_device_are_asked() {
+    let backend = backend();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let own = [(); 2].map(|()| backend.own_stream(SECOND).unwrap());
+    // SAFETY: the registrations end before the streams.
+    let registered = own.each_ref().map(|own| unsafe { pool.register_stream(own.stream()) }.unwrap());
+    // Only the first is found to be of another device before the move.
+    drop(registered[0].alloc(Bytes(3 * PAGE)).unwrap());
+    pool.trim(Bytes::ZERO).unwrap();
+    move_to(&pool, SECOND).unwrap();
+    let waits = backend.made(Operation::WaitForDevice);
+    for stream in &registered {
+        drop(stream.alloc(Bytes(3 * PAGE)).unwrap());
+        pool.trim(Bytes::ZERO).unwrap();
+        assert_eq!((pool.stats().held, backend.made(Operation::WaitForDevice)), (0, waits));
+    }
+}
