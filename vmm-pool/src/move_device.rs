@@ -39,7 +39,8 @@ impl<B: Backend> Pool<B> {
     /// [`Stream::DEFAULT`](gpu_vmm_core::Stream::DEFAULT) means the default stream of `device` from then on, for blocks that exist as
     /// well. Streams of the old device that the pool knows can still be used for blocks.
     ///
-    /// The call first waits as `done` says, and for the streams of freed blocks. No work may use a block until it returns.
+    /// The call first waits as `done` says, and for the streams of freed blocks; not for [fences](crate::Fence), whose work `done` must
+    /// cover. No work may use a block until it returns.
     ///
     /// # Other threads
     ///
@@ -51,11 +52,12 @@ impl<B: Backend> Pool<B> {
     ///
     /// [`NoSuchDevice`](Detail::NoSuchDevice); [`ForeignHandle`](Detail::ForeignHandle) for a ring of another backend;
     /// [`PoolError::Suspended`](crate::PoolError::Suspended) if a tag is suspended; [`Unsupported`](Detail::Unsupported) if either
-    /// device has no virtual memory management; [`PeerUnreachable`](Detail::PeerUnreachable) if a device that has access cannot reach
+    /// device has no virtual memory management, or if the pool's pages are smaller than the granularity of `device`; [`PeerUnreachable`](Detail::PeerUnreachable) if a device that has access cannot reach
     /// the new memory; [`StillReferenced`](Detail::StillReferenced) if memory of a block was exported, or is held by another region or
     /// by [`Pool::memory_at`]; and the other errors of `Region::move_to_device`. What has moved is moved back, and the pool is as before.
-    /// If that fails too ([`RollbackFailed`](Detail::RollbackFailed)), the blocks that stay on `device` keep their addresses, but the
-    /// pool does not use their memory again.
+    /// If that fails too ([`RollbackFailed`](Detail::RollbackFailed)), a kind that could not return is on `device`, where a second call
+    /// moves the others. Of a kind that returned in part, the blocks that stay on `device` keep their addresses, but the pool does not
+    /// use their memory again.
     ///
     /// ```
     /// # use gpu_vmm_core::{Backend, Bytes, DeviceId, MovePath, Result, WaitFor};
@@ -81,8 +83,18 @@ impl<B: Backend> Pool<B> {
         let (kinds, goal) = (self.kinds.all(), Place { device, total: of_device, left: None });
         let mut before = Vec::new();
         for owner in &kinds {
-            let settings = owner.inner.core(OPERATION)?.settings.clone();
+            let core = owner.inner.core(OPERATION)?;
+            let (settings, page) = (core.settings.clone(), Bytes(core.page));
+            drop(core);
             let memory = Properties { device, ..settings.memory };
+            let granularity = backend.granularity_of(OPERATION, &memory)?;
+            if !granularity.divides(page) {
+                let reason = format!(
+                    "the pool has pages of {page}, and {device} has a granularity of {}; build a pool with larger pages",
+                    granularity.bytes()
+                );
+                return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
+            }
             let peers = &settings.access[1..];
             peers.iter().try_for_each(|grant| check_reach(backend, OPERATION, grant.device, &memory))?;
             let left = peers.iter().copied().find(|grant| grant.device == device);
