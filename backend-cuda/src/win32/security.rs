@@ -193,7 +193,7 @@ mod tests {
 
     /// Reads the descriptor back from the structure that CUDA receives.
     #[test]
-    fn descriptor_names_the_user_until_another_is_chosen() {
+    fn chosen_descriptor_replaces_the_users_own() {
         let object = attributes(Operation::CreateMemory).unwrap();
         assert_eq!(object, attributes(Operation::CreateMemory).unwrap());
         let user = user().unwrap();

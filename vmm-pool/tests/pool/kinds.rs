@@ -1,14 +1,15 @@
 //! Several kinds of memory in one pool: their properties, the budget that they share, and what gives way to what.
 
+use crate::fence::OnlyWaits;
 use gpu_vmm_core::{
     Access, Backend, BackingStore, Bytes, DeviceId, ErrorKind, HandleTypes, Location, Operation, Properties,
-    Result, WaitFor,
+    WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_pool::{Fence, Pool, PoolError};
+use gpu_vmm_pool::{Pool, PoolError};
 use gpu_vmm_testkit::{FaultInject, Random};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 type Faulty = FaultInject<HostBackend>;
 
@@ -147,21 +148,6 @@ fn full_device_reclaims_its_own_kinds() {
     let _block = pool.alloc(Bytes(5 * PAGE)).unwrap();
     assert_eq!(held(&pool)[0], 5);
     assert!(held(&pool)[1] <= 3);
-}
-
-/// A fence that is done once it was waited for.
-#[derive(Debug, Default)]
-struct OnlyWaits(AtomicBool);
-
-impl Fence for OnlyWaits {
-    fn is_done(&self) -> Result<bool> {
-        Ok(self.0.load(Ordering::Relaxed))
-    }
-
-    fn wait(&self) -> Result<()> {
-        self.0.store(true, Ordering::Relaxed);
-        Ok(())
-    }
 }
 
 #[test]

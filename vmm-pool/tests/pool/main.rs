@@ -12,6 +12,7 @@ mod captures;
 mod chosen;
 mod endurance;
 mod faults;
+mod fence;
 mod forked;
 mod found;
 mod kinds;

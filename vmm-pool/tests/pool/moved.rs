@@ -99,7 +99,7 @@ fn copies_between_blocks_use_the_new_device() {
 }
 
 #[test]
-fn failed_move_leaves_the_pool_as_it_was() {
+fn failed_move_changes_nothing() {
     let backend = FaultInject::new(HostConfig::new().devices(3).memory(Bytes::mib(64)).open().unwrap());
     let pool = Pool::builder(&backend).build().unwrap();
     let shareable = pool.with_memory(Properties::on(FIRST).shareable()).unwrap();
@@ -326,7 +326,7 @@ fn kept_blocks_are_usable_during_a_move() {
 
 /// Whichever call fails, a move that fails leaves all kinds, contents and accesses as they were.
 #[test]
-fn each_failed_call_leaves_the_pool_as_it_was() {
+fn each_failed_call_changes_nothing() {
     let mut failures = 0;
     for number in 0.. {
         let backend = backend();

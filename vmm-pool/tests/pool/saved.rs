@@ -1,11 +1,12 @@
 //! Pools that are saved in a file and restored from it.
 
+use crate::fence::OnlyWaits;
 use gpu_vmm_core::{
     Address, Backend, BackingStore, Bytes, Detail, DeviceId, Error, ErrorKind, Operation, Region, Result,
     StagingRing, Stream, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_pool::{Block, Fence, Pool, PoolBuilder, PoolError, RestoredPool};
+use gpu_vmm_pool::{Block, Pool, PoolBuilder, PoolError, RestoredPool};
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotError, SnapshotFile, SnapshotStats};
 use gpu_vmm_testkit::{FaultInject, Random};
 use std::collections::BTreeMap;
@@ -213,29 +214,15 @@ fn kept_blocks_have_their_sizes() {
     assert_eq!(pool.stats().live, 0);
 }
 
-#[derive(Debug, Default)]
-struct SettableFence(AtomicBool);
-
-impl Fence for SettableFence {
-    fn is_done(&self) -> Result<bool> {
-        Ok(self.0.load(Ordering::Relaxed))
-    }
-
-    fn wait(&self) -> Result<()> {
-        self.0.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
 #[test]
 fn waiting_and_suspended_memory_is_not_saved() {
     let (folder, backend) = (Folder::new("waiting"), backend());
     let file = folder.file("pool");
     let pool = builder(&backend).build().unwrap();
     let tagged = pool.tagged("kv").unwrap();
-    let (stays, fence) = (tagged.alloc(Bytes::mib(3)).unwrap(), Arc::new(SettableFence::default()));
+    let (stays, fence) = (tagged.alloc(Bytes::mib(3)).unwrap(), Arc::new(OnlyWaits::default()));
     for size in [Bytes(300), Bytes::mib(4)] {
-        tagged.alloc(size).unwrap().free_after(Arc::<SettableFence>::clone(&fence));
+        tagged.alloc(size).unwrap().free_after(Arc::<OnlyWaits>::clone(&fence));
     }
     save(&pool, &backend, &file).unwrap();
     assert_eq!(SnapshotFile::open(&file).unwrap().description().pool.as_ref().unwrap().blocks(), 1);

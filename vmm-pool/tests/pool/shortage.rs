@@ -1,6 +1,7 @@
 //! Shortages: of the budget, of memory that is not in use any more, of addresses.
 #![allow(unsafe_code)]
 
+use crate::fence::OnlyWaits;
 use gpu_vmm_core::{
     Backend, BackingStore, Bytes, Detail, DeviceId, Error, ErrorKind, Operation, Result, Stream, WaitFor,
 };
@@ -31,21 +32,6 @@ impl Fence for Mute {
 
     fn wait(&self) -> Result<()> {
         self.is_done().map(drop)
-    }
-}
-
-/// A fence that is done once it was waited for.
-#[derive(Debug)]
-struct OnlyWaits(Arc<AtomicBool>);
-
-impl Fence for OnlyWaits {
-    fn is_done(&self) -> Result<bool> {
-        Ok(self.0.load(Ordering::Relaxed))
-    }
-
-    fn wait(&self) -> Result<()> {
-        self.0.store(true, Ordering::Relaxed);
-        Ok(())
     }
 }
 
