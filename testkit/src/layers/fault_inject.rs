@@ -8,8 +8,8 @@ use super::fault_plan::Plan;
 use gpu_vmm_core::extend::forward;
 use gpu_vmm_core::testkit::{CaptureMode, Graph, TestKit, Walked, WorkStream, check_may_wait};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, CopyCalls, CopyStream, DeviceId, Event,
-    FabricHandle, MemoryCalls, Operation, Pinned, Properties, Result, Stream, SyncCalls,
+    Access, Address, Alignment, Backend, Bytes, CopyCalls, CopyStream, DeviceId, Event, FabricHandle,
+    MemoryCalls, Operation, Pinned, Properties, Result, Stream, SyncCalls,
 };
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -243,18 +243,6 @@ unsafe impl<B: Backend> MemoryCalls for FaultInject<B> {
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.reserve(size, alignment, hint) }?;
         Ok(FaultReservation::new(inner, &self.plan, &self.registry))
-    }
-
-    unsafe fn reserve_kept(
-        &self,
-        size: Bytes,
-        alignment: Alignment,
-        within: AddressRange,
-        random: u64,
-    ) -> Option<Self::Reservation> {
-        // SAFETY: as in `create`. It calls no driver.
-        let inner = unsafe { self.inner.reserve_kept(size, alignment, within, random) }?;
-        Some(FaultReservation::new(inner, &self.plan, &self.registry))
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
