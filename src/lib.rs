@@ -5,6 +5,7 @@
 #![cfg_attr(all(feature = "host", not(feature = "hip")), doc = "\n[`hip`]: #features")]
 #![cfg_attr(all(feature = "host", not(feature = "pool")), doc = "\n[`pool`]: #features")]
 #![cfg_attr(all(feature = "host", not(feature = "premap")), doc = "\n[`premap`]: #features")]
+#![cfg_attr(all(feature = "host", not(feature = "serve")), doc = "\n[`serve`]: #features")]
 #![cfg_attr(all(feature = "host", not(feature = "share")), doc = "\n[`share`]: #features")]
 #![cfg_attr(all(feature = "host", not(feature = "snapshot")), doc = "\n[`snapshot`]: #features")]
 #![cfg_attr(all(feature = "host", not(feature = "dlpack")), doc = "\n[`dlpack`]: #features")]
@@ -40,6 +41,9 @@ pub use gpu_vmm_pool as pool;
 #[cfg(feature = "premap")]
 #[doc(inline)]
 pub use gpu_vmm_premap as premap;
+#[cfg(feature = "serve")]
+#[doc(inline)]
+pub use gpu_vmm_serve as serve;
 #[cfg(feature = "share")]
 #[doc(inline)]
 pub use gpu_vmm_share as share;

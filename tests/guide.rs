@@ -128,6 +128,7 @@ fn every_environment_variable_is_in_the_table() {
     let folders = [
         "src",
         "vmm-core/src",
+        "vmm-serve/src",
         "vmm-share/src",
         "vmm-snapshot/src",
         "vmm-premap/src",
@@ -458,7 +459,7 @@ fn names_page_has_every_name() {
         cells.flat_map(|cell| cell.split('`')).flat_map(|code| code.split("::")).collect();
     let sources = "backend-cuda/src/lib backend-hip/src/lib backend-host/src/lib src/lib vmm-core/src/extend \
                    vmm-core/src/lib vmm-core/src/multicast/mod vmm-core/src/region/dlpack/mod vmm-pool/src/lib \
-                   vmm-premap/src/lib vmm-share/src/lib vmm-share/src/manifest vmm-share/src/win32 vmm-snapshot/src/lib";
+                   vmm-premap/src/lib vmm-serve/src/lib vmm-share/src/lib vmm-share/src/manifest vmm-share/src/win32 vmm-snapshot/src/lib";
     let sources = sources.split(' ').map(|file| read(&format!("{file}.rs")));
     let mut missing: BTreeSet<_> = sources.flat_map(|source| exported(&source)).collect();
     assert!(missing.len() > 200, "only {} names were found", missing.len());

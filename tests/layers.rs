@@ -93,7 +93,7 @@ const HOST: Backend = [
 const CRATES: [&[&str]; 8] = [
     &["gpu-vmm-core"],
     &["gpu-vmm-cuda", "gpu-vmm-hip", "gpu-vmm-host", "gpu-vmm-premap", "gpu-vmm-share", "gpu-vmm-snapshot"],
-    &["gpu-vmm-pool"],
+    &["gpu-vmm-pool", "gpu-vmm-serve"],
     &["gpu-vmm"],
     &["gpu-vmm-testkit"],
     &["gpu-vmm-bench", "gpu-vmm-replay"],

@@ -18,6 +18,8 @@ use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, getpeername, shutdown,
     socket_with, socketpair,
 };
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -227,7 +229,7 @@ impl Channel {
     pub(crate) fn send(
         &mut self,
         operation: Operation,
-        message: &Message,
+        message: &impl Serialize,
         fds: &[BorrowedFd<'_>],
     ) -> Result<()> {
         let wait = Wait::new(operation, GREETING, self.wait);
@@ -239,11 +241,16 @@ impl Channel {
     ///
     /// The caller checks the kind of the message and the number of its descriptors.
     pub(crate) fn receive(&mut self, wait: &Wait) -> Result<(Message, Vec<OwnedFd>)> {
-        self.greeted(wait)?;
-        match self.take(self.ours, wait)? {
+        match self.receive_as(wait)? {
             (Message::Hello { .. }, _) => Err(self.refuse(wait.operation, "a second greeting".to_owned())),
             message => Ok(message),
         }
+    }
+
+    /// Receives a message of another protocol, as [`receive`](Self::receive) does.
+    pub(crate) fn receive_as<M: DeserializeOwned>(&mut self, wait: &Wait) -> Result<(M, Vec<OwnedFd>)> {
+        self.greeted(wait)?;
+        self.take(self.ours, wait)
     }
 
     /// Creates a channel over a socket of the right type and sends the greeting.
@@ -291,7 +298,13 @@ impl Channel {
     }
 
     /// Sends one message, addressed to `nonce`.
-    fn put(&mut self, nonce: Nonce, message: &Message, fds: &[BorrowedFd<'_>], wait: &Wait) -> Result<()> {
+    fn put(
+        &mut self,
+        nonce: Nonce,
+        message: &impl Serialize,
+        fds: &[BorrowedFd<'_>],
+        wait: &Wait,
+    ) -> Result<()> {
         let packet = codec::encode(message, nonce, self.sent, fds.len()).map_err(|why| {
             Error::new(
                 wait.operation,
@@ -307,7 +320,7 @@ impl Channel {
     }
 
     /// Receives the next message, which must be addressed to `nonce`.
-    fn take(&mut self, nonce: Nonce, wait: &Wait) -> Result<(Message, Vec<OwnedFd>)> {
+    fn take<M: DeserializeOwned>(&mut self, nonce: Nonce, wait: &Wait) -> Result<(M, Vec<OwnedFd>)> {
         let Packet { bytes, fds, cut } = socket::receive(self.socket.as_fd(), wait)?;
         let descriptors = u16::try_from(fds.len()).unwrap_or(u16::MAX);
         let expected = Header { descriptors, nonce, sequence: self.received };

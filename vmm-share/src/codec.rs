@@ -2,14 +2,16 @@
 //!
 //! The bytes come from another process. The header must be exactly as expected before any of the message is used.
 
-use crate::message::{MAX_BYTES, MAX_DESCRIPTORS, Message};
+use crate::message::{MAX_BYTES, MAX_DESCRIPTORS};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// The first bytes of every message.
 const MAGIC: [u8; 4] = *b"gvmm";
 
-/// The version of the protocol. Every change of the header or of [`Message`] increments it.
+/// The version of the protocol. Every change of the header or of [`Message`](crate::message::Message) increments it.
 const VERSION: u16 = 1;
 
 /// The random number by which a receiver is addressed, so that it accepts no message of another exchange.
@@ -90,7 +92,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 ///
 /// The reason why it cannot be sent: it is too long, or has too many descriptors.
 pub(crate) fn encode(
-    message: &Message,
+    message: &impl Serialize,
     nonce: Nonce,
     sequence: u64,
     descriptors: usize,
@@ -109,7 +111,7 @@ pub(crate) fn encode(
 /// # Errors
 ///
 /// The reason why it is not the expected message.
-pub(crate) fn decode(packet: &[u8], expected: Header) -> Result<Message, String> {
+pub(crate) fn decode<M: DeserializeOwned>(packet: &[u8], expected: Header) -> Result<M, String> {
     let (header, body) = Header::read(packet)?;
     if header.nonce != expected.nonce {
         let [theirs, ours] = [header.nonce, expected.nonce].map(u128::from_be_bytes);
@@ -134,7 +136,7 @@ pub(crate) fn decode(packet: &[u8], expected: Header) -> Result<Message, String>
 ///
 /// A false length allocates nothing: postcard makes serde reserve nothing if fewer bytes are left than elements announced, and
 /// serde reserves at most 1 MiB.
-pub(crate) fn decode_body(body: &[u8]) -> Result<Message, String> {
+pub(crate) fn decode_body<M: DeserializeOwned>(body: &[u8]) -> Result<M, String> {
     match postcard::take_from_bytes(body) {
         Ok((message, [])) => Ok(message),
         Ok((_, rest)) => Err(format!("{} bytes follow its end", rest.len())),

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::fs;
 use std::mem::size_of;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The identity of a process, as the kernel reports it (`SO_PEERCRED`): at the time when it connected, listened, or created
 /// the pair.
@@ -67,6 +67,7 @@ enum AllowedProcesses {
     SameUser,
     User(u32),
     Process(u32),
+    Any,
 }
 
 impl Allowed {
@@ -90,23 +91,88 @@ impl Allowed {
         Self(AllowedProcesses::Process(pid))
     }
 
+    /// Allows every process. The caller decides what each one may do, by its [credentials](crate::Channel::peer).
+    #[must_use]
+    pub const fn any() -> Self {
+        Self(AllowedProcesses::Any)
+    }
+
     /// Fails if `peer` is not allowed.
     pub(crate) fn check(self, operation: Operation, peer: Credentials) -> Result<()> {
         let Credentials { pid, uid, .. } = peer;
         let us = geteuid().as_raw();
         let why = match self.0 {
+            AllowedProcesses::Any => return Ok(()),
             AllowedProcesses::SameUser if uid != us => format!("only processes of user {us} are"),
             AllowedProcesses::User(user) if uid != user => format!("only processes of user {user} are"),
             AllowedProcesses::Process(process) if pid != process || uid != us => {
                 format!("only process {process} of user {us} is")
             }
-            _ if uid == overflow_user() && !every_user_has_an_id() => {
+            _ if is_unmapped_user(uid) => {
                 format!("user {uid} stands for every user without an ID in this process's user namespace")
             }
             _ => return Ok(()),
         };
         Err(Error::of_extension(operation, PeerError::NotAllowed { pid, uid, why }))
     }
+}
+
+/// Returns true for the ID of a peer that may be any user of the machine: one without an ID in this process's user namespace.
+#[must_use]
+pub fn is_unmapped_user(uid: u32) -> bool {
+    uid == overflow_user() && !every_user_has_an_id()
+}
+
+/// Returns the further groups of the peer, as the kernel reports them (`SO_PEERGROUPS`).
+///
+/// # Errors
+///
+/// [`Detail::Driver`](gpu_vmm_core::Detail::Driver) with the kernel's error.
+pub fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
+    const SO_PEERGROUPS: libc::c_int = 59;
+    /// The kernel permits a process no more.
+    const MAX_GROUPS: usize = 65536;
+    let number = socket.as_raw_fd();
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let mut size = (groups.len() * size_of::<libc::gid_t>()) as libc::socklen_t;
+        let target = groups.as_mut_ptr().cast();
+        // SAFETY: the kernel writes at most `size` bytes to the buffer, which has that many.
+        let answer =
+            unsafe { libc::getsockopt(number, libc::SOL_SOCKET, SO_PEERGROUPS, target, &raw mut size) };
+        let count = size as usize / size_of::<libc::gid_t>();
+        if answer == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL);
+        if errno != Errno::RANGE || groups.len() >= MAX_GROUPS {
+            return Err(failed(
+                Operation::Accept,
+                "getsockopt(SO_PEERGROUPS)",
+                errno,
+                "the groups of the peer",
+            ));
+        }
+        // The kernel has said how many there are.
+        groups.resize(count.clamp(groups.len() + 1, MAX_GROUPS), 0);
+    }
+}
+
+/// Returns a descriptor of the peer's process (`SO_PEERPIDFD`), which becomes readable when the process ends. `None` before
+/// Linux 6.5, and for a process that has ended.
+#[must_use]
+pub fn peer_process(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let mut found: libc::c_int = -1;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    let socket = socket.as_raw_fd();
+    // SAFETY: the kernel writes at most `size` bytes to `found`, which has that many.
+    let answer = unsafe {
+        libc::getsockopt(socket, libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut found).cast(), &raw mut size)
+    };
+    // SAFETY: the kernel has made this descriptor for the caller.
+    (answer == 0 && found >= 0).then(|| unsafe { OwnedFd::from_raw_fd(found) })
 }
 
 /// Returns the ID by which the kernel reports users without an ID in a user namespace.

@@ -34,6 +34,8 @@
 mod error;
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 mod exporter_state;
+#[cfg(target_os = "linux")]
+pub mod extend;
 mod import;
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 mod importer_state;

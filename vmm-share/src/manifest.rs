@@ -52,8 +52,9 @@ impl Origin {
 const MAX_WORDS: usize = 1000;
 
 /// Returns a text from or for another process in a form that is safe to print: without control characters, and cut at
-/// [`MAX_WORDS`].
-pub(crate) fn printable(words: &str) -> String {
+/// 1000 characters.
+#[must_use]
+pub fn printable(words: &str) -> String {
     words.chars().filter(|char| !char.is_control()).take(MAX_WORDS).collect()
 }
 

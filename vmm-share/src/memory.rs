@@ -53,8 +53,12 @@ impl Channel {
     }
 }
 
-/// Imports memory from another process's descriptor. The caller has checked its description.
-pub(crate) fn import<B: Backend>(
+/// Imports memory from another process's descriptor. The caller has [checked](SharedPiece::check) its description.
+///
+/// # Errors
+///
+/// Those of [`PhysicalMemory::import`].
+pub fn import<B: Backend>(
     backend: &B,
     descriptor: BorrowedFd<'_>,
     size: Bytes,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const MAX_BYTES: usize = 32 << 10;
 
 /// The limit of descriptors with one message. The kernel's is 253.
-pub(crate) const MAX_DESCRIPTORS: usize = 128;
+pub const MAX_DESCRIPTORS: usize = 128;
 
 /// The limit of offsets or mappings in one message: at 15 bytes each, they fit.
 pub(crate) const MAX_ENTRIES: usize = 2000;

@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// A wait with a time limit, which begins at its creation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
+pub struct Wait {
     pub(crate) operation: Operation,
     /// The awaited event, as in [`PeerError::TimedOut`].
     what: &'static str,
@@ -34,7 +34,9 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    pub(crate) fn new(operation: Operation, what: &'static str, limit: Duration) -> Self {
+    /// Begins a wait. `what` is the awaited event, as in [`PeerError::TimedOut`].
+    #[must_use]
+    pub fn new(operation: Operation, what: &'static str, limit: Duration) -> Self {
         Self { operation, what, limit, since: Instant::now() }
     }
 
@@ -43,8 +45,12 @@ impl Wait {
         Self { what, ..self }
     }
 
-    /// Returns the time that is left, or [`PeerError::TimedOut`].
-    pub(crate) fn left(&self) -> Result<Duration> {
+    /// Returns the time that is left.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerError::TimedOut`] if none is left.
+    pub fn left(&self) -> Result<Duration> {
         let Self { operation, what, limit, since } = *self;
         let left = limit.checked_sub(since.elapsed()).filter(|left| !left.is_zero());
         left.ok_or_else(|| Error::of_extension(operation, PeerError::TimedOut { what, waited: limit }))

@@ -154,6 +154,15 @@ operations! {
     ReceiveMemory => "receive memory",
     DuplicateHandle => "duplicate handle",
     QueryProcess => "query process",
+    // the server of memory and its clients
+    Serve => "serve",
+    OpenLease => "open lease",
+    CreateRegion => "create region",
+    RenewMemory => "renew memory",
+    Commit => "commit epoch",
+    DowngradeLease => "downgrade lease",
+    DropRegion => "drop region",
+    ListRegions => "list regions",
     // snapshots
     TakeSnapshot => "take snapshot",
     WriteSnapshot => "write snapshot",

@@ -67,13 +67,14 @@ pub(crate) enum On {
 pub(crate) struct Package(pub(crate) &'static str);
 
 /// The packages whose own tests can catch a mutation.
-const TESTED: [&str; 12] = [
+const TESTED: [&str; 13] = [
     "gpu-vmm-core",
     "gpu-vmm-cuda",
     "gpu-vmm-hip",
     "gpu-vmm-host",
     "gpu-vmm-pool",
     "gpu-vmm-premap",
+    "gpu-vmm-serve",
     "gpu-vmm-share",
     "gpu-vmm-snapshot",
     "gpu-vmm-c",

@@ -1,0 +1,222 @@
+//! The messages between clients and the server.
+//!
+//! A connection begins with [`Request::Hello`], to which the server replies with [`Reply::Welcome`]. Each connection then has one
+//! purpose: a query, or one lease, which ends with the connection. postcard encodes a variant as its index: variants are only ever
+//! added, at the end, together with a new version.
+
+use crate::{Mode, ServeError};
+use gpu_vmm_core::DeviceUuid;
+use gpu_vmm_share::manifest::{MemoryKind, SharedPiece};
+use serde::{Deserialize, Serialize};
+
+/// The versions of the protocol that this version of the crate speaks.
+pub(crate) const VERSIONS: (u16, u16) = (1, 1);
+
+/// The limit of a wait, in milliseconds: a day.
+pub(crate) const MAX_WAIT_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// The kind of a lease.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum LeaseKind {
+    /// Any number of clients map the region's last epoch to read it.
+    Read,
+    /// One client replaces contents. Readers go on meanwhile.
+    Write,
+}
+
+impl LeaseKind {
+    /// Returns its name in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// A message of a client.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// The first request: the versions that the client speaks.
+    Hello { lowest: u16, highest: u16 },
+    /// Requests a lease of a region.
+    Open { name: String, kind: LeaseKind, wait_ms: u64 },
+    /// Creates a region and requests its write lease.
+    Create(Create),
+    /// Requests new memory for `count` handles from `first` on. The lease permits writes.
+    Renew { first: u32, count: u32 },
+    /// Makes the new memory the region's next epoch. With `layout`, a sealed file with the layout comes along.
+    Commit { layout: bool },
+    /// The client has mapped this epoch and nothing of earlier ones.
+    Applied { epoch: u64 },
+    /// Makes the write lease a read lease. New memory that was not committed is lost.
+    Downgrade,
+    /// The client has unmapped everything and ends the lease.
+    Release,
+    /// Requests the list of regions and the server's state.
+    List,
+    /// Removes a region.
+    Drop { name: String },
+    /// The sender replaces the server.
+    TakeOver,
+    /// The sender has received everything and is the server from now on.
+    Taken,
+}
+
+/// A region to be created.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Create {
+    pub(crate) name: String,
+    /// In bytes: a multiple of the granularity.
+    pub(crate) size: u64,
+    /// The address that the client has reserved for it.
+    pub(crate) address: u64,
+    pub(crate) device: DeviceUuid,
+    pub(crate) kind: MemoryKind,
+    /// The wanted size of a handle, or 0.
+    pub(crate) handle: u64,
+    pub(crate) mode: Mode,
+    /// The group of the region; the client's own if absent.
+    pub(crate) group: Option<u32>,
+}
+
+/// A message of the server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    /// The version that both sides speak from now on, and the vendor of the server's memory.
+    Welcome { version: u16, vendor: String },
+    /// The request has failed. A lease that existed goes on.
+    Refused(ServeError),
+    /// The lease begins. `changed` handles follow, which are all. With `layout`, the layout's file comes along.
+    Granted { kind: LeaseKind, address: u64, size: u64, handles: u32, epoch: u64, layout: bool },
+    /// A new epoch. `changed` handles follow. With `layout`, the layout's file comes along, else it is as before.
+    Epoch { epoch: u64, changed: u32, layout: bool },
+    /// New memory for the writer. `count` handles follow.
+    Renewed { count: u32 },
+    /// Handles with their descriptors. The number of each is its index in the region.
+    Handles(Vec<SharedPiece>),
+    /// The new memory is the region's epoch.
+    Committed { epoch: u64 },
+    /// The lease is a read lease now.
+    Downgraded,
+    /// The region is no longer on the server. The lease goes on for the memory that the client has.
+    Dropped,
+    /// A region of the list.
+    Region(RegionInfo),
+    /// A client of the list.
+    Client(ClientInfo),
+    /// The end of a list.
+    Server(ServerInfo),
+    /// The request has been carried out.
+    Done,
+    /// The state of the server, in a sealed file. `descriptors` follow.
+    State { descriptors: u32 },
+    /// Descriptors of the state.
+    Descriptors { count: u32 },
+}
+
+impl Reply {
+    /// Returns the number of its descriptors.
+    pub(crate) fn descriptors(&self) -> usize {
+        match self {
+            Self::Granted { layout, .. } | Self::Epoch { layout, .. } => usize::from(*layout),
+            Self::Handles(pieces) => pieces.len(),
+            Self::State { .. } => 1,
+            Self::Descriptors { count } => *count as usize,
+            _ => 0,
+        }
+    }
+
+    /// Returns its name in errors.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Welcome { .. } => "a welcome",
+            Self::Refused(_) => "a refusal",
+            Self::Granted { .. } => "a lease",
+            Self::Epoch { .. } => "a new epoch",
+            Self::Renewed { .. } => "new memory",
+            Self::Handles(_) => "handles",
+            Self::Committed { .. } => "a commit",
+            Self::Downgraded => "a downgrade",
+            Self::Dropped => "the end of the region",
+            Self::Region(_) | Self::Client(_) | Self::Server(_) => "a part of a list",
+            Self::Done => "the end of a request",
+            Self::State { .. } | Self::Descriptors { .. } => "the server's state",
+        }
+    }
+}
+
+/// A region of a server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RegionInfo {
+    /// Its name.
+    pub name: String,
+    /// Its address in every client.
+    pub address: u64,
+    /// Its size, in bytes.
+    pub size: u64,
+    /// The number of its handles.
+    pub handles: u32,
+    /// The device that owns the memory.
+    pub device: DeviceUuid,
+    /// Its epoch; 0 before the first commit.
+    pub epoch: u64,
+    /// The size of its layout, in bytes.
+    pub layout: u64,
+    /// Its owner.
+    pub user: u32,
+    /// Its group.
+    pub group: u32,
+    /// Its mode.
+    pub mode: Mode,
+    /// The number of clients with a read lease.
+    pub readers: u32,
+    /// True if a client has the write lease.
+    pub has_writer: bool,
+    /// The number of clients that wait for a lease.
+    pub waiting: u32,
+}
+
+/// A client with a lease, or one that waits for a lease.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ClientInfo {
+    /// Its process, or 0 if the server cannot see it.
+    pub process: u32,
+    /// Its user.
+    pub user: u32,
+    /// The region.
+    pub region: String,
+    /// The kind of its lease.
+    pub lease: LeaseKind,
+    /// True if it waits for the lease.
+    pub waits: bool,
+    /// The epoch that it has mapped.
+    pub epoch: u64,
+    /// The memory that it keeps alive or fills, in bytes.
+    pub bytes: u64,
+    /// True if its connection has ended without notice and its process has not: it may still map the memory.
+    pub lingers: bool,
+}
+
+/// The state of a server.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ServerInfo {
+    /// The version of gpu-vmm that runs.
+    pub version: String,
+    /// The vendor of its memory.
+    pub vendor: String,
+    /// Its process.
+    pub process: u32,
+    /// The memory that it holds or has promised, in bytes.
+    pub held: u64,
+    /// The part of it that is in no region any more and that clients still use, in bytes.
+    pub old: u64,
+    /// Its budget, in bytes.
+    pub budget: Option<u64>,
+    /// The number of connected clients, this one included.
+    pub clients: u32,
+}

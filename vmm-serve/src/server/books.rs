@@ -1,0 +1,108 @@
+//! What the server holds.
+
+use crate::ServeError;
+use gpu_vmm_core::{Backend, Bytes, PhysicalMemory};
+use gpu_vmm_share::manifest::SharedPiece;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The sizes of all memory that is held or promised, in bytes.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    held: AtomicU64,
+}
+
+impl Books {
+    /// Returns the memory that is held or promised.
+    pub(super) fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Promises memory that will be created, if the budget has room for it. `named` is the memory of regions and of writers.
+    pub(super) fn promise(
+        self: &Arc<Self>,
+        bytes: Bytes,
+        budget: Option<Bytes>,
+        named: u64,
+    ) -> Result<Promise, ServeError> {
+        let held = self.held();
+        if let Some(budget) = budget
+            && held.checked_add(bytes.0).is_none_or(|all| all > budget.0)
+        {
+            let old = held.saturating_sub(named);
+            return Err(ServeError::OverBudget { requested: bytes.0, held, old, budget: budget.0 });
+        }
+        self.held.fetch_add(bytes.0, Ordering::Relaxed);
+        Ok(Promise { books: Arc::clone(self), left: bytes.0 })
+    }
+}
+
+/// Memory that counts already and is not created yet.
+#[derive(Debug)]
+pub(super) struct Promise {
+    books: Arc<Books>,
+    left: u64,
+}
+
+impl Promise {
+    /// Returns what is not created yet.
+    pub(super) const fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Gives a part of the promise to memory that was created.
+    pub(super) fn take(&mut self, bytes: Bytes) -> Counted {
+        let bytes = bytes.0.min(self.left);
+        self.left -= bytes;
+        Counted { books: Arc::clone(&self.books), bytes }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.books.held.fetch_sub(self.left, Ordering::Relaxed);
+    }
+}
+
+/// Memory that counts until it is dropped.
+#[derive(Debug)]
+pub(super) struct Counted {
+    books: Arc<Books>,
+    bytes: u64,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.books.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Handles with their indexes in a region.
+pub(super) type Indexed<B> = Vec<(u32, Arc<Handle<B>>)>;
+
+/// Physical memory, with the descriptor that clients get duplicates of. It is freed when no region and no client has it any more.
+#[derive(Debug)]
+pub(super) struct Handle<B: Backend> {
+    /// Its number in this server.
+    pub(super) id: u64,
+    /// Its description; the number in it depends on its place in a region.
+    pub(super) piece: SharedPiece,
+    pub(super) descriptor: OwnedFd,
+    /// A driver need not keep memory of which only a descriptor is left.
+    #[expect(dead_code, reason = "keeps the memory")]
+    pub(super) memory: PhysicalMemory<B>,
+    #[expect(dead_code, reason = "counts until it is dropped")]
+    pub(super) counted: Counted,
+}
+
+impl<B: Backend> Handle<B> {
+    pub(super) fn size(&self) -> Bytes {
+        Bytes(self.piece.size)
+    }
+
+    /// Returns its description as the handle of this index in a region.
+    pub(super) fn described(&self, index: u32) -> SharedPiece {
+        SharedPiece { id: index, ..self.piece }
+    }
+}

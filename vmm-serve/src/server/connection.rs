@@ -1,0 +1,212 @@
+//! One client: its channel, what it wants, and the messages that it has not received yet.
+
+use super::books::Handle;
+use super::job::Job;
+use super::peer::Peer;
+use super::region::{Layout, Waiting};
+use super::{OPERATION, PAUSE, ServerOptions, is_timed_out};
+use crate::ServeError;
+use crate::protocol::{LeaseKind, Reply, Request};
+use gpu_vmm_core::{Backend, Result};
+use gpu_vmm_share::Channel;
+use gpu_vmm_share::extend::{MAX_DESCRIPTORS, Wait, receive, send};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The time in which a client must say what it wants.
+const TO_ASK: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub(super) struct Connection<B: Backend> {
+    pub(super) channel: Channel,
+    pub(super) peer: Peer,
+    pub(super) role: Role<B>,
+    queue: VecDeque<Outgoing<B>>,
+    /// Nothing is sent before this.
+    pub(super) paused: Option<Instant>,
+    /// True if the connection ends when the queue is empty.
+    ends: bool,
+}
+
+/// What a client wants.
+#[derive(Debug)]
+pub(super) enum Role<B: Backend> {
+    /// It has not said which versions it speaks.
+    New {
+        since: Instant,
+    },
+    /// It has no lease.
+    Idle {
+        since: Instant,
+    },
+    Waits(Waiting),
+    Leases(Lease<B>),
+}
+
+/// A lease of a client.
+#[derive(Debug)]
+pub(super) struct Lease<B: Backend> {
+    pub(super) name: String,
+    /// The number of the region.
+    pub(super) region: u64,
+    pub(super) kind: LeaseKind,
+    /// The epoch that was sent, and the handles of it.
+    pub(super) sent: u64,
+    pub(super) sent_handles: Vec<u64>,
+    /// The layout that was sent, by the epoch of its commit.
+    pub(super) layout: Option<Arc<Layout>>,
+    /// The epoch that the client has mapped.
+    pub(super) applied: u64,
+    /// All memory that the client may have.
+    pub(super) holds: Vec<Arc<Handle<B>>>,
+    /// A writer's new memory, by its index in the region.
+    pub(super) fresh: BTreeMap<u32, Arc<Handle<B>>>,
+    pub(super) job: Option<Job<B>>,
+    /// True if the region was dropped.
+    pub(super) is_dropped: bool,
+}
+
+#[derive(Debug)]
+struct Outgoing<B: Backend> {
+    reply: Reply,
+    sources: Vec<Source<B>>,
+}
+
+/// The owner of a descriptor that goes along with a message.
+#[derive(Debug)]
+pub(super) enum Source<B: Backend> {
+    Handle(Arc<Handle<B>>),
+    Layout(Arc<Layout>),
+}
+
+impl<B: Backend> Source<B> {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Handle(handle) => handle.descriptor.as_fd(),
+            Self::Layout(layout) => layout.file.as_fd(),
+        }
+    }
+}
+
+impl<B: Backend> Connection<B> {
+    pub(super) fn new(mut channel: Channel) -> Result<Self> {
+        // No call waits for a client.
+        channel.set_wait(Duration::ZERO);
+        let peer = Peer::of(&channel)?;
+        let role = Role::New { since: Instant::now() };
+        Ok(Self { channel, peer, role, queue: VecDeque::new(), paused: None, ends: false })
+    }
+
+    /// Returns a message that has arrived, with its descriptors. `None` if there is none, or if the client has not received the
+    /// replies to earlier ones, so that they cannot pile up.
+    pub(super) fn receive(&mut self) -> Result<Option<(Request, Vec<OwnedFd>)>> {
+        if self.ends || self.has_queue() {
+            return Ok(None);
+        }
+        match receive(&mut self.channel, &Wait::new(OPERATION, "request", Duration::ZERO)) {
+            Ok(message) => Ok(Some(message)),
+            Err(error) if is_timed_out(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Queues a message without descriptors.
+    pub(super) fn put(&mut self, reply: Reply) {
+        self.put_with(reply, Vec::new());
+    }
+
+    pub(super) fn put_with(&mut self, reply: Reply, sources: Vec<Source<B>>) {
+        self.queue.push_back(Outgoing { reply, sources });
+    }
+
+    /// Queues handles, each with its index in the region.
+    pub(super) fn put_handles(&mut self, handles: &[(u32, Arc<Handle<B>>)]) {
+        for some in handles.chunks(MAX_DESCRIPTORS) {
+            let pieces = some.iter().map(|(index, handle)| handle.described(*index)).collect();
+            let sources = some.iter().map(|(_, handle)| Source::Handle(Arc::clone(handle))).collect();
+            self.put_with(Reply::Handles(pieces), sources);
+        }
+    }
+
+    /// Refuses a request and goes on.
+    pub(super) fn refuse(&mut self, error: ServeError) {
+        self.put(Reply::Refused(error));
+    }
+
+    /// Refuses whatever the client wants, and ends.
+    pub(super) fn refuse_all(&mut self, options: &ServerOptions) {
+        let (what, limit) = ("clients of one user".to_owned(), options.clients_per_user() as u64);
+        self.refuse(ServeError::Limit { what, limit });
+        self.end_when_sent();
+    }
+
+    pub(super) fn end_when_sent(&mut self) {
+        self.ends = true;
+        self.role = Role::Idle { since: Instant::now() };
+    }
+
+    pub(super) fn has_queue(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Returns true if everything is sent and nothing else will come.
+    pub(super) fn is_over(&self) -> bool {
+        self.ends && self.queue.is_empty()
+    }
+
+    /// Sends what the client has room for.
+    pub(super) fn send_queue(&mut self) -> Result<()> {
+        while self.paused.is_none()
+            && let Some(Outgoing { reply, sources }) = self.queue.front()
+        {
+            let descriptors: Vec<BorrowedFd<'_>> = sources.iter().map(Source::descriptor).collect();
+            match send(&mut self.channel, OPERATION, reply, &descriptors) {
+                Ok(()) => drop(self.queue.pop_front()),
+                Err(error) if is_timed_out(&error) => {
+                    self.paused = Some(Instant::now() + PAUSE);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn has_job(&self) -> bool {
+        matches!(&self.role, Role::Leases(lease) if lease.job.is_some())
+    }
+
+    /// Returns the time at which the client has asked too late, or its wait is over.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match &self.role {
+            Role::New { since } | Role::Idle { since } => Some(*since + TO_ASK),
+            Role::Waits(wait) => Some(wait.until),
+            Role::Leases(_) => None,
+        }
+    }
+
+    pub(super) const fn lease(&self) -> Option<&Lease<B>> {
+        match &self.role {
+            Role::Leases(lease) => Some(lease),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn lease_mut(&mut self) -> Option<&mut Lease<B>> {
+        match &mut self.role {
+            Role::Leases(lease) => Some(lease),
+            _ => None,
+        }
+    }
+}
+
+impl<B: Backend> Lease<B> {
+    /// Forgets memory that the client has unmapped: all that is not of the epoch that was sent last, nor new.
+    pub(super) fn forget_unmapped(&mut self) {
+        let Self { holds, sent_handles, fresh, .. } = self;
+        let kept: std::collections::BTreeSet<u64> =
+            sent_handles.iter().copied().chain(fresh.values().map(|handle| handle.id)).collect();
+        holds.retain(|handle| kept.contains(&handle.id));
+    }
+}

@@ -1,0 +1,108 @@
+//! The creation of memory: the one place where the server calls the driver.
+
+use super::Server;
+use super::connection::Role;
+use super::job::{Job, Plan};
+use super::region::Region;
+use crate::ServeError;
+use crate::protocol::Reply;
+use crate::sizes::{HANDLE, MAX_HANDLES};
+use gpu_vmm_core::{Backend, Bytes, Error, Granularity, Properties};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+impl<B: Backend> Server<B> {
+    /// Plans the memory of a new region, and counts it.
+    pub(super) fn job_of_new_region(
+        &self,
+        size: Bytes,
+        handle: Bytes,
+        properties: Properties,
+        least: Granularity,
+    ) -> Result<Job<B>, ServeError> {
+        let handle = if handle.is_zero() { HANDLE } else { handle };
+        let handle = Bytes(handle.0.min(size.0).checked_next_multiple_of(least.bytes().0).unwrap_or(size.0));
+        let count = size.0.div_ceil(handle.0);
+        if count > MAX_HANDLES as u64 {
+            return Err(ServeError::bad(format!(
+                "{size} in handles of {handle} are {count} handles, and the limit is {MAX_HANDLES}"
+            )));
+        }
+        let promise = self.books.promise(size, self.options.budget, self.named())?;
+        Ok(Job { properties, promise, made: Vec::new(), plan: Plan::New { handle, least } })
+    }
+
+    /// Plans new memory for some handles of a region, and counts it.
+    pub(super) fn job_of_renewal(
+        &self,
+        region: &Region<B>,
+        which: Range<usize>,
+    ) -> Result<Job<B>, ServeError> {
+        let sizes = which.clone().zip(region.sizes().skip(which.start)).take(which.len());
+        let plan: VecDeque<(u32, Bytes)> = sizes.map(|(index, size)| (index as u32, size)).collect();
+        let size = plan.iter().map(|(_, size)| size.0).sum();
+        let promise = self.books.promise(Bytes(size), self.options.budget, self.named())?;
+        Ok(Job { properties: region.properties, promise, made: Vec::new(), plan: Plan::Renewal(plan) })
+    }
+
+    /// Returns the size of the memory of all regions and of writers.
+    pub(super) fn named(&self) -> u64 {
+        let regions: u64 = self.regions.0.values().map(Region::bytes).sum();
+        let leases = self.connections.values().filter_map(|one| one.lease());
+        let writers = leases.map(|lease| {
+            let made = lease.job.as_ref().map_or(0, Job::bytes);
+            made + lease.fresh.values().map(|handle| handle.size().0).sum::<u64>()
+        });
+        regions + writers.sum::<u64>()
+    }
+
+    /// Creates one handle for one client. Clients have it by turns.
+    pub(super) fn work(&mut self) {
+        let mut jobs = self.connections.iter().filter(|(_, one)| one.has_job()).map(|(id, _)| *id);
+        let first = jobs.clone().next();
+        let Some(id) = jobs.find(|id| *id > self.worked).or(first) else { return };
+        self.worked = id;
+        let number = self.number();
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(lease) = connection.lease_mut() else { return };
+        let Some(mut job) = lease.job.take() else { return };
+        match job.create_one(&self.backend, number) {
+            Err(error) => self.job_failed(id, &job, &error),
+            Ok(()) if job.is_done() => self.job_done(id, job),
+            Ok(()) => lease.job = Some(job),
+        }
+    }
+
+    fn job_failed(&mut self, id: u64, job: &Job<B>, error: &Error) {
+        let requested = job.bytes();
+        let why = ServeError::NoMemory { requested, why: error.to_string() };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.refuse(why);
+        if matches!(job.plan, Plan::New { .. }) {
+            // Without memory there is no region to have a lease of.
+            self.forget_region_in_creation(id);
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.role = Role::Idle { since: std::time::Instant::now() };
+            }
+        }
+    }
+
+    fn job_done(&mut self, id: u64, job: Job<B>) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(lease) = connection.lease_mut() else { return };
+        lease.holds.extend(job.made.iter().map(|(_, handle)| Arc::clone(handle)));
+        lease.fresh.extend(job.made.iter().map(|(index, handle)| (*index, Arc::clone(handle))));
+        let count = job.made.len() as u32;
+        let reply = match job.plan {
+            Plan::Renewal(_) => Reply::Renewed { count },
+            Plan::New { .. } => {
+                let (kind, region) = (lease.kind, self.regions.get(&lease.name, lease.region));
+                let (address, size) = region.map_or((0, 0), |region| (region.address, region.size));
+                Reply::Granted { kind, address, size, handles: count, epoch: 0, layout: false }
+            }
+        };
+        connection.put(reply);
+        connection.put_handles(&job.made);
+    }
+}

@@ -1,0 +1,11 @@
+//! A server in a process of its own, and clients in others, on host memory.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+mod budget;
+mod epochs;
+mod kills;
+mod lease;
+mod rights;
+mod support;
+mod wrong;
