@@ -20,7 +20,7 @@ pub use crate::types::handles;
 pub use crate::types::system;
 pub use crate::types::{
     DriverProcess, ExtensionError, InstanceId, Lock, NoWaits, Process, call_failed, is_exiting,
-    missing_numa_node, no_device, out_of_addresses,
+    missing_numa_node, no_device, out_of_addresses, user_of_addresses,
 };
 /// The crate that [`span`] and [`event`] report to.
 #[cfg(feature = "tracing")]

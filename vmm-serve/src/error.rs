@@ -114,6 +114,29 @@ pub enum ServeError {
         /// The server's highest version.
         server_highest: u16,
     },
+    /// This process uses the addresses of the region.
+    #[error(
+        "the region {name:?} is at {address:#x} to {end:#x} in every process, and here these addresses are in use{}",
+        user.as_ref().map(|user| format!(" by {user}")).unwrap_or_default()
+    )]
+    AddressInUse {
+        /// The region.
+        name: String,
+        /// Its address.
+        address: u64,
+        /// Its end.
+        end: u64,
+        /// What the kernel has mapped there first, if it says so.
+        user: Option<String>,
+    },
+    /// A file cannot be loaded or written.
+    #[error("{path}: {why}")]
+    BadFile {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
     /// The request is wrong in itself.
     #[error("{why}")]
     BadRequest {
@@ -145,6 +168,8 @@ impl ServeError {
             Self::ReadLease { name: of } => Self::ReadLease { name: name(of) },
             Self::Limit { what, limit } => Self::Limit { what: safe(what), limit },
             Self::BadRequest { why } => Self::BadRequest { why: safe(why) },
+            // Errors of clients, which do not come from a server.
+            Self::AddressInUse { .. } | Self::BadFile { .. } => Self::bad("an error of another process"),
             Self::OverBudget { .. } | Self::AddressTaken { .. } | Self::Version { .. } => self,
         }
     }
@@ -157,7 +182,8 @@ impl ExtensionError for ServeError {
             Self::Exists { .. } | Self::Limit { .. } => ErrorKind::Busy,
             Self::Denied { .. } | Self::ReadLease { .. } => ErrorKind::AccessDenied,
             Self::OverBudget { .. } | Self::NoMemory { .. } => ErrorKind::OutOfMemory,
-            Self::AddressTaken { .. } => ErrorKind::AddressTaken,
+            Self::AddressTaken { .. } | Self::AddressInUse { .. } => ErrorKind::AddressTaken,
+            Self::BadFile { .. } => ErrorKind::File,
             Self::Busy { .. } => ErrorKind::TimedOut,
             Self::Version { .. } => ErrorKind::Unsupported,
             Self::BadRequest { .. } => ErrorKind::InvalidArgument,

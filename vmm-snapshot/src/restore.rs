@@ -10,7 +10,7 @@ use crate::chunks::{InPiece, Recent, Stream};
 use crate::plan::{Plan, PlannedRegion, plan};
 use crate::planned::{PlannedMapping, PlannedMemory};
 use crate::{Restore, SnapshotFile};
-use gpu_vmm_core::extend::{ChunkContents, MappedMemory, Segment, span};
+use gpu_vmm_core::extend::{ChunkContents, MappedMemory, Segment, span, user_of_addresses};
 use gpu_vmm_core::{
     AddressRange, Backend, Detail, Error, Operation, PhysicalMemory, Placement, Region, Result, StagingRing,
     WaitFor,
@@ -120,24 +120,8 @@ fn reserve_all<B: Backend>(
 /// Returns the error of a region whose addresses are in use.
 fn taken(operation: Operation, file: &SnapshotFile, region: usize, planned: &PlannedRegion) -> Error {
     let (path, tag) = (file.path().display().to_string(), planned.settings.tag.to_string());
-    let (was, user) = (planned.was, user_of(planned.was));
+    let (was, user) = (planned.was, user_of_addresses(planned.was));
     Error::of_extension(operation, SnapshotError::AddressTaken { path, region, tag, was, user })
-}
-
-/// Returns what the kernel says is mapped first in a range of addresses.
-fn user_of(range: AddressRange) -> Option<String> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
-    maps.lines().find_map(|line| {
-        let (addresses, name) = (line.split(' ').next()?, line.splitn(6, ' ').nth(5).unwrap_or("").trim());
-        let (begin, end) = addresses.split_once('-')?;
-        let [begin, end] = [begin, end].map(|address| u64::from_str_radix(address, 16).unwrap_or(0));
-        let is_there = begin < range.base.0 + range.size.0 && end > range.base.0;
-        let at = format!("at {begin:#x}..{end:#x}");
-        is_there.then(|| match name {
-            "" => format!("memory without a name {at}"),
-            name => format!("{name} {at}"),
-        })
-    })
 }
 
 /// Creates and maps the memory of all regions, and copies the contents.

@@ -162,6 +162,8 @@ operations! {
     Commit => "commit epoch",
     DowngradeLease => "downgrade lease",
     DropRegion => "drop region",
+    LoadRegion => "load region",
+    SaveRegion => "save region",
     ListRegions => "list regions",
     // snapshots
     TakeSnapshot => "take snapshot",

@@ -1,13 +1,13 @@
 //! New regions.
 
 use super::exchange::Exchange;
-use super::lease::{builder, receive_all};
+use super::lease::{builder, in_use, receive_all};
 use super::{Client, Lease};
 use crate::protocol::{Create, LeaseKind, Reply, Request};
 use crate::{Mode, ServeError};
 use gpu_vmm_core::{
-    Backend, Bytes, Detail, DeviceId, Error, HandleTypes, Operation, Placement, Properties, Region, Result,
-    WaitFor,
+    Address, Backend, Bytes, Detail, DeviceId, Error, HandleTypes, Operation, Placement, Properties, Region,
+    Result, WaitFor,
 };
 
 /// The number of addresses that are tried: another region of the server may have the one that is free in this process.
@@ -24,18 +24,26 @@ pub struct CreateOptions {
     pub mode: Mode,
     /// The region's group; by default the group of this process.
     pub group: Option<u32>,
+    /// The address of the region, which must be free in this process and on the server; a random one by default.
+    pub address: Option<Address>,
     /// The size of a handle, by default 256 MiB or less. [`Lease::renew`] replaces whole handles.
     pub handle: Bytes,
 }
 
 impl Default for CreateOptions {
     fn default() -> Self {
-        Self { memory: Properties::on(DeviceId(0)), mode: Mode::default(), group: None, handle: Bytes::ZERO }
+        Self {
+            memory: Properties::on(DeviceId(0)),
+            mode: Mode::default(),
+            group: None,
+            address: None,
+            handle: Bytes::ZERO,
+        }
     }
 }
 
 impl<B: Backend> Client<B> {
-    /// Creates a region of at least `size` bytes, with a random address that is free in this process and on the server. Returns its
+    /// Creates a region of at least `size` bytes, by default at a random address that is free in this process and on the server. Returns its
     /// write lease, with all of the memory mapped for reading and writing. Other clients see the region after the first
     /// [commit](Lease::commit); a lease that ends before that leaves nothing.
     ///
@@ -55,7 +63,9 @@ impl<B: Backend> Client<B> {
         }
         let mut tries = 0;
         loop {
-            let region = builder(&self.backend, name, properties, size).at(Placement::Restorable).build()?;
+            let place = options.address.map_or(Placement::Restorable, Placement::Exact);
+            let region = builder(&self.backend, name, properties, size).at(place).build();
+            let region = region.map_err(|error| in_use(operation, error, name, size))?;
             let unit = region.granularity();
             let whole = |bytes: Bytes| unit.round_up(bytes);
             let too_large =
@@ -81,6 +91,7 @@ impl<B: Backend> Client<B> {
                 Ok((other, _)) => return exchange.out_of_turn(&other, "a lease"),
                 Err(error)
                     if tries < TRIES
+                        && options.address.is_none()
                         && matches!(error.extension(), Some(ServeError::AddressTaken { .. })) => {}
                 Err(error) => return Err(error),
             }

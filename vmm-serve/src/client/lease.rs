@@ -1,24 +1,20 @@
 //! A region of the server in this process.
 
 use super::exchange::Exchange;
+use crate::ServeError;
 use crate::layout::Layout;
 use crate::protocol::{LeaseKind, Reply, Request};
 use crate::sizes;
-use gpu_vmm_core::extend::MappedMemory;
+use gpu_vmm_core::extend::{MappedMemory, user_of_addresses};
 use gpu_vmm_core::{
-    Access, AccessMap, Address, Backend, Bytes, Operation, PhysicalMemory, Placement, Properties, Region,
-    Result, WaitFor,
+    Access, AccessMap, Address, AddressRange, Backend, Bytes, Detail, Error, Operation, PhysicalMemory,
+    Placement, Properties, Region, Result, WaitFor,
 };
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::extend::Wait;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
-
-#[allow(unused_imports)] // named in documentation
-use crate::ServeError;
-#[allow(unused_imports)] // named in documentation
-use gpu_vmm_core::Detail;
 
 /// What has happened to the region of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +85,8 @@ impl<B: Backend> Lease<B> {
         let region = builder(backend, name, first.properties(), Bytes(size))
             .access(first.device(), Access::Read)
             .at(Placement::Exact(Address(address)))
-            .build()?;
+            .build();
+        let region = region.map_err(|error| in_use(exchange.operation, error, name, Bytes(size)))?;
         let mut lease = Self::new(region, name, kind, exchange);
         (lease.epoch, lease.layout, lease.handles) = (epoch, layout, memory);
         lease.arrange(lease.exchange.operation, WaitFor::all_devices())?;
@@ -304,6 +301,14 @@ impl<B: Backend> AsRawFd for Lease<B> {
     fn as_raw_fd(&self) -> RawFd {
         self.exchange.channel.as_raw_fd()
     }
+}
+
+/// Returns the error of addresses that are in use, with what uses them.
+pub(super) fn in_use(operation: Operation, error: Error, name: &str, size: Bytes) -> Error {
+    let Detail::AddressTaken { wanted, .. } = *error.detail() else { return error };
+    let user = user_of_addresses(AddressRange { base: wanted, size });
+    let (name, end) = (name.to_owned(), wanted.0.saturating_add(size.0));
+    Error::of_extension(operation, ServeError::AddressInUse { name, address: wanted.0, end, user })
 }
 
 /// Receives all handles of a region.

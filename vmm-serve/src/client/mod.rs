@@ -2,7 +2,9 @@
 
 mod create;
 mod exchange;
+mod file;
 mod lease;
+mod load;
 mod write;
 
 pub use create::CreateOptions;
@@ -100,7 +102,7 @@ impl<B: Backend> Client<B> {
     ///
     /// # Errors
     ///
-    /// [`ServeError::NotFound`] also for a region that this user may not read; [`Detail::AddressTaken`] if this process uses the
+    /// [`ServeError::NotFound`] also for a region that this user may not read; [`ServeError::AddressInUse`] if this process uses the
     /// addresses; [`Detail::Mismatch`] for a device that this process does not see; errors of the connection and of the driver.
     pub fn read(&self, name: &str, wait: Duration) -> Result<Lease<B>> {
         self.open(name, LeaseKind::Read, wait)

@@ -2,7 +2,7 @@
 
 use crate::support::{ServerProcess, UNIT, WAIT, backend, error_of, fill, idle, options, publish, value};
 use gpu_vmm_core::dlpack::{DLDataType, TensorView};
-use gpu_vmm_core::{Bytes, Detail, ErrorKind};
+use gpu_vmm_core::{Bytes, ErrorKind};
 use gpu_vmm_serve::{Client, Layout, LeaseEvent, LeaseKind, ServeError};
 use gpu_vmm_share::PeerError;
 use std::time::Duration;
@@ -71,11 +71,11 @@ fn taken_addresses_are_named() {
     let server = ServerProcess::start();
     let client = server.client();
     let lease = publish(&client, "a", 1, 1);
-    let error = client.read("a", Duration::ZERO).unwrap_err();
-    assert!(
-        matches!(error.detail(), Detail::AddressTaken { wanted, .. } if *wanted == lease.region().address()),
-        "{error}"
-    );
+    let error = error_of(client.read("a", Duration::ZERO));
+    let ServeError::AddressInUse { address, end, user, .. } = error else { panic!("{error}") };
+    assert_eq!((address, end - address), (lease.region().address().0, UNIT.0));
+    // The kernel's name of host memory, and its addresses.
+    assert!(user.is_some_and(|user| user.contains(&format!("{address:#x}..{end:#x}"))));
 }
 
 #[test]

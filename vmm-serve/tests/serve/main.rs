@@ -4,6 +4,7 @@
 
 mod budget;
 mod epochs;
+mod files;
 mod kills;
 mod lease;
 mod rights;
