@@ -9,6 +9,8 @@ use gpu_vmm::{Address, Bytes, Vendor};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub(crate) mod serve;
+
 const EXAMPLES: &str = "\
 Examples:
   gpu-vmm info                            what this machine supports
@@ -20,6 +22,7 @@ Examples:
   gpu-vmm snapshot model.snap             list a snapshot, verify checksums
   gpu-vmm report pool.json --html p.html  draw a pool's memory as a page
   gpu-vmm replay run.trace.gz             replay a trace on a pool
+  gpu-vmm serve --budget 40GiB            keep memory that outlives its program
   gpu-vmm bench --filter growth           compare growth with copying
   gpu-vmm check                           all of it in ten minutes, in one file for an issue
 
@@ -60,6 +63,9 @@ pub(crate) enum Command {
     /// Compare the cost of gpu-vmm with raw driver calls and with solutions without it
     #[command(long_about = BENCH)]
     Bench(BenchArguments),
+    /// Keep GPU memory that outlives the programs that use it, and ask such a server
+    #[command(long_about = serve::SERVE, args_conflicts_with_subcommands = true)]
+    Serve(serve::ServeArguments),
     /// Run info, grow, conformance and a short bench in limited time; write one file for an issue
     #[command(long_about = CHECK)]
     Check(CheckArguments),

@@ -32,6 +32,8 @@ mod pool_report;
 mod progress;
 mod replay;
 mod report;
+#[cfg_attr(not(target_os = "linux"), path = "serve/unsupported.rs")]
+mod serve;
 mod snapshot;
 mod steps;
 mod version;
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Command::Report(options) => pool_report::run(options),
         Command::Replay(options) => replay::run(options),
         Command::Bench(options) => bench::run(options),
+        Command::Serve(options) => serve::run(options),
         Command::Check(options) => check::run(options),
         Command::Completions(options) => generated::completions(options),
         Command::Man(options) => generated::man(options),

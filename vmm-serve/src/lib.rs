@@ -42,7 +42,7 @@ mod sealed;
 mod server;
 mod sizes;
 
-pub use client::{Client, CreateOptions, Lease, LeaseEvent, RenewContents, Status};
+pub use client::{Client, CreateOptions, Lease, LeaseEvent, RenewContents, Status, drop_region, status};
 pub use error::ServeError;
 pub use layout::Layout;
 pub use mode::Mode;

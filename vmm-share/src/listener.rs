@@ -9,10 +9,18 @@ use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::extend::system::failed;
 use gpu_vmm_core::{Error, Operation, Result};
 use rustix::event::PollFlags;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, fchmod, flock, open, statat, unlink};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Mode, OFlags, fchmod, fcntl_getfl, fcntl_setfl, flock, open, statat, unlink,
+};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::net::sockopt::{socket_acceptconn, socket_type};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, getsockname, listen,
+    socket_with,
+};
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf, absolute};
 use std::time::Duration;
 
@@ -35,8 +43,8 @@ pub struct Listener {
     socket: OwnedFd,
     /// Absolute, so that it does not depend on the current directory.
     path: PathBuf,
-    /// `st_dev` and `st_ino` of the socket at the path.
-    bound: (u64, u64),
+    /// `st_dev` and `st_ino` of the socket at the path, if this process removes it.
+    bound: Option<(u64, u64)>,
     process: Process,
 }
 
@@ -99,10 +107,39 @@ impl Listener {
             _ => fail("bind", errno),
         })?;
         let found = statat(CWD, &whole, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| fail("fstatat", errno))?;
-        let bound = (found.st_dev, found.st_ino);
+        let bound = Some((found.st_dev, found.st_ino));
         let listener = Self { socket, path: whole, bound, process: Process::current() };
         listen(&listener.socket, BACKLOG).map_err(|errno| fail("listen", errno))?;
         Ok(listener)
+    }
+
+    /// Takes over a socket that listens already: one that a service manager passes to this process, such as systemd's
+    /// `ListenSequentialPacket`. Dropping the listener leaves the path.
+    ///
+    /// # Errors
+    ///
+    /// [`Driver`](gpu_vmm_core::Detail::Driver) if it is no listening Unix socket of type `SOCK_SEQPACKET` with a path.
+    pub fn from_socket(socket: OwnedFd) -> Result<Self> {
+        let fail = |call, errno| failed(LISTEN, call, errno, "a listening Unix socket is needed");
+        let kind = socket_type(&socket).map_err(|errno| fail("getsockopt(SO_TYPE)", errno))?;
+        let listens = socket_acceptconn(&socket).map_err(|errno| fail("getsockopt(SO_ACCEPTCONN)", errno))?;
+        let address = getsockname(&socket).map_err(|errno| fail("getsockname", errno))?;
+        let address = SocketAddrUnix::try_from(address).ok();
+        let path = address.as_ref().and_then(SocketAddrUnix::path_bytes);
+        let (SocketType::SEQPACKET, true, Some(path)) = (kind, listens, path) else {
+            let (call, errno) = ("the socket", Errno::PROTOTYPE);
+            return Err(failed(
+                LISTEN,
+                call,
+                errno,
+                "a listening Unix socket of kind SOCK_SEQPACKET with a path is needed",
+            ));
+        };
+        let path = PathBuf::from(OsStr::from_bytes(path));
+        let flags = fcntl_getfl(&socket).map_err(|errno| fail("fcntl(F_GETFL)", errno))?;
+        fcntl_setfl(&socket, flags | OFlags::NONBLOCK).map_err(|errno| fail("fcntl(F_SETFL)", errno))?;
+        fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(|errno| fail("fcntl(F_SETFD)", errno))?;
+        Ok(Self { socket, path, bound: None, process: Process::current() })
     }
 
     /// Returns the absolute path.
@@ -142,7 +179,7 @@ impl Drop for Listener {
         // Only the process that bound the path removes it. No other file can have this inode while the socket is open.
         let still = || {
             statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW)
-                .is_ok_and(|found| (found.st_dev, found.st_ino) == self.bound)
+                .is_ok_and(|found| Some((found.st_dev, found.st_ino)) == self.bound)
         };
         if self.process.is_this() && still() {
             // If this fails, the next `bind` reports that the path exists.

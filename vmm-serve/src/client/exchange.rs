@@ -3,7 +3,7 @@
 use crate::layout::{self, Layout};
 use crate::protocol::{Reply, Request, VERSIONS};
 use crate::sealed;
-use gpu_vmm_core::{Backend, Detail, Error, Operation, PhysicalMemory, Result};
+use gpu_vmm_core::{Backend, Detail, Error, Operation, PhysicalMemory, Result, Vendor};
 use gpu_vmm_share::extend::{self, Wait, printable};
 use gpu_vmm_share::{Allowed, Channel, PeerError};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,11 +26,12 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn begin<B: Backend>(
+    /// Connects. The server's memory must be of the vendor, if one is given.
+    pub(super) fn begin(
         operation: Operation,
-        backend: &B,
         path: &Path,
         allowed: Allowed,
+        ours: Option<Vendor>,
     ) -> Result<Self> {
         let mut channel = Channel::connect(path, allowed, REPLY)?;
         channel.set_wait(REPLY);
@@ -41,8 +42,7 @@ impl Exchange {
             Reply::Welcome { version, vendor } if (lowest..=highest).contains(&version) => vendor,
             other => return exchange.out_of_turn(&other, "a welcome"),
         };
-        let ours = backend.vendor().name();
-        if vendor != ours {
+        if let Some(ours) = ours.map(Vendor::name).filter(|ours| *ours != vendor) {
             let (theirs, ours) = (printable(&vendor), format!("here it is {ours}"));
             return Err(Error::new(operation, Detail::Mismatch { what: "vendor", theirs, ours }));
         }

@@ -5,14 +5,15 @@ mod exchange;
 mod file;
 mod lease;
 mod load;
+mod query;
 mod write;
 
 pub use create::CreateOptions;
 pub use lease::{Lease, LeaseEvent};
+pub use query::{Status, drop_region, status};
 pub use write::RenewContents;
 
 use crate::protocol::{LeaseKind, Reply, Request};
-use crate::{ClientInfo, RegionInfo, ServerInfo};
 use exchange::{Exchange, milliseconds};
 use gpu_vmm_core::{Backend, Operation, Result};
 use gpu_vmm_share::Allowed;
@@ -56,17 +57,6 @@ pub struct Client<B: Backend> {
     backend: B,
     path: PathBuf,
     allowed: Allowed,
-}
-
-/// What a server holds, as this user may see it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Status {
-    /// The server.
-    pub server: ServerInfo,
-    /// The regions, by name.
-    pub regions: Vec<RegionInfo>,
-    /// The clients with a lease or that wait for one, and the processes that have ended their connection without notice.
-    pub clients: Vec<ClientInfo>,
 }
 
 impl<B: Backend> Client<B> {
@@ -129,41 +119,25 @@ impl<B: Backend> Client<B> {
         }
     }
 
-    /// Removes a region from the server. Clients keep the memory that they have mapped, and are [told](LeaseEvent::Dropped). The
-    /// region's owner may do that.
+    /// Removes a region from the server. Clients keep the memory that they have mapped, and are [told](LeaseEvent::Dropped).
     ///
     /// # Errors
     ///
-    /// [`ServeError::NotFound`], [`ServeError::Denied`], and errors of the connection.
+    /// Those of [`drop_region`].
     pub fn drop_region(&self, name: &str) -> Result<()> {
-        let mut exchange = self.exchange(Operation::DropRegion)?;
-        exchange.send(&Request::Drop { name: name.to_owned() }, &[])?;
-        match exchange.receive()? {
-            (Reply::Done, _) => Ok(()),
-            (other, _) => exchange.out_of_turn(&other, "the end of the request"),
-        }
+        drop_region(&self.path, self.allowed, name)
     }
 
     /// Returns the regions that this user may read, their clients, and the server's state.
     ///
     /// # Errors
     ///
-    /// Errors of the connection.
+    /// Those of [`status`].
     pub fn status(&self) -> Result<Status> {
-        let mut exchange = self.exchange(Operation::ListRegions)?;
-        exchange.send(&Request::List, &[])?;
-        let (mut regions, mut clients) = (Vec::new(), Vec::new());
-        loop {
-            match exchange.receive()?.0 {
-                Reply::Region(region) => regions.push(region),
-                Reply::Client(client) => clients.push(client),
-                Reply::Server(server) => return Ok(Status { server, regions, clients }),
-                other => return exchange.out_of_turn(&other, "a part of a list"),
-            }
-        }
+        status(&self.path, self.allowed)
     }
 
     fn exchange(&self, operation: Operation) -> Result<Exchange> {
-        Exchange::begin(operation, &self.backend, &self.path, self.allowed)
+        Exchange::begin(operation, &self.path, self.allowed, Some(self.backend.vendor()))
     }
 }

@@ -1,0 +1,56 @@
+//! Requests that need no driver.
+
+use super::exchange::Exchange;
+use crate::protocol::{Reply, Request};
+use crate::{ClientInfo, RegionInfo, ServerInfo};
+use gpu_vmm_core::{Operation, Result};
+use gpu_vmm_share::Allowed;
+use std::path::Path;
+
+#[allow(unused_imports)] // named in documentation
+use crate::ServeError;
+
+/// What a server holds, as this user may see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// The server.
+    pub server: ServerInfo,
+    /// The regions, by name.
+    pub regions: Vec<RegionInfo>,
+    /// The clients with a lease or that wait for one, and the processes that have ended their connection without notice.
+    pub clients: Vec<ClientInfo>,
+}
+
+/// Returns the regions that this user may read, their clients, and the server's state. Opens no driver.
+///
+/// # Errors
+///
+/// Errors of the connection.
+pub fn status(path: impl AsRef<Path>, allowed: Allowed) -> Result<Status> {
+    let mut exchange = Exchange::begin(Operation::ListRegions, path.as_ref(), allowed, None)?;
+    exchange.send(&Request::List, &[])?;
+    let (mut regions, mut clients) = (Vec::new(), Vec::new());
+    loop {
+        match exchange.receive()?.0 {
+            Reply::Region(region) => regions.push(region),
+            Reply::Client(client) => clients.push(client),
+            Reply::Server(server) => return Ok(Status { server, regions, clients }),
+            other => return exchange.out_of_turn(&other, "a part of a list"),
+        }
+    }
+}
+
+/// Removes a region from the server. Clients keep the memory that they have mapped. Its owner may do that, and root. Opens no
+/// driver.
+///
+/// # Errors
+///
+/// [`ServeError::NotFound`], [`ServeError::Denied`], and errors of the connection.
+pub fn drop_region(path: impl AsRef<Path>, allowed: Allowed, name: &str) -> Result<()> {
+    let mut exchange = Exchange::begin(Operation::DropRegion, path.as_ref(), allowed, None)?;
+    exchange.send(&Request::Drop { name: name.to_owned() }, &[])?;
+    match exchange.receive()? {
+        (Reply::Done, _) => Ok(()),
+        (other, _) => exchange.out_of_turn(&other, "the end of the request"),
+    }
+}
