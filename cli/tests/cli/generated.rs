@@ -22,7 +22,8 @@ fn each_subcommand_has_a_manual_page() {
     let folder = Folder::new("manual");
     let status = command(&["man", "--folder"]).arg(folder.path()).status().unwrap();
     assert_eq!(status.code(), Some(0));
-    let subcommands = ["bench", "check", "conformance", "grow", "info", "replay", "report", "snapshot"];
+    let subcommands =
+        ["bench", "check", "conformance", "grow", "info", "replay", "report", "serve", "snapshot"];
     let mut expected: Vec<String> = subcommands.iter().map(|name| format!("gpu-vmm-{name}.1")).collect();
     expected.push("gpu-vmm.1".to_owned());
     assert_eq!(folder.names(), expected);

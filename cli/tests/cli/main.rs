@@ -15,6 +15,8 @@ mod page;
 mod replay;
 mod report;
 mod rig;
+#[cfg(target_os = "linux")]
+mod serve;
 mod snapshot;
 #[cfg(target_os = "linux")]
 mod table;

@@ -104,6 +104,9 @@ pub(super) const ROWS: &[Row] = &[
     row(MISSING, Plain, "bench --backend host --out none/out"),
     row(MISSING, Plain, "bench --backend host --plot none/out"),
     row(MISSING, Plain, "check --backend host --out none/out"),
+    row(MISSING, Plain, "serve --backend host --socket none/socket"),
+    row(MISSING, Plain, "serve --backend host --socket socket --store none"),
+    row(MISSING, Plain, "serve status --socket none"),
     row(FOLDER, Plain, "conformance --compare folder report.json"),
     row(FOLDER, Plain, "conformance --compare report.json report.json --out folder"),
     row(FOLDER, Plain, "conformance --backend host --filter library::unmap:: --format json --out folder"),
@@ -118,6 +121,9 @@ pub(super) const ROWS: &[Row] = &[
     row(FOLDER, Plain, "bench --backend host --out folder"),
     row(FOLDER, Plain, "bench --backend host --plot folder"),
     row(FOLDER, Plain, "check --backend host --out folder"),
+    row(FOLDER, Plain, "serve --backend host --socket folder"),
+    row(FOLDER, Plain, "serve --backend host --socket socket --store pool.json"),
+    row(FOLDER, Plain, "serve status --socket folder"),
     row(SAME, Plain, "conformance --compare report.json report.json --out report.json"),
     row(SAME, Plain, "conformance --compare report.json report.json --out report.link"),
     row(SAME, Plain, "conformance --compare report.json report.json --out report.hard"),
@@ -231,6 +237,10 @@ pub(super) const ROWS: &[Row] = &[
     row(SIZES, Little, "bench --show /dev/zero"),
     row(SIZES, Plain, "bench --samples -1"),
     row(SIZES, Plain, "bench --samples 4294967296"),
+    row(SIZES, Plain, "serve --budget -1"),
+    row(SIZES, Plain, "serve --clients -1"),
+    row(SIZES, Plain, "serve --mode 999"),
+    row(SIZES, Plain, "serve load run.trace --mode 700"),
     row(SIZES, Plain, "check --time -1s"),
     row(SIZES, Plain, "check --time 99999999999999999999s"),
     row(SIZES, Plain, "check --device -1"),
@@ -246,11 +256,13 @@ pub(super) const ROWS: &[Row] = &[
     row(NAMES, Plain, "replay --backend host run.trace --snapshot \\xff.json"),
     row(NAMES, Plain, "bench --show \\xff.json"),
     row(NAMES, Plain, "bench --show bench.json --plot \\xff.new"),
+    row(NAMES, Plain, "serve status --socket \\xff"),
     row(NAMES, Plain, "check --backend host --time 1s --out \\xff.new"),
 ];
 
 const NO_FILES: &str = "it reads and writes no file";
 const NO_OUTPUT: &str = "it writes no file";
+const NEEDS_SERVER: &str = "it needs a server, as in serve.rs";
 
 pub(super) const REASONS: &[Reason] = &[
     Reason { condition: MISSING, subcommands: &["info", "grow", "--help"], why: NO_FILES },
@@ -260,6 +272,12 @@ pub(super) const REASONS: &[Reason] = &[
     Reason { condition: SAME, subcommands: &["check"], why: "it reads no file" },
     Reason { condition: READ_ONLY, subcommands: &["info", "grow", "--help"], why: NO_FILES },
     Reason { condition: READ_ONLY, subcommands: &["snapshot"], why: NO_OUTPUT },
+    Reason { condition: SAME, subcommands: &["serve"], why: NEEDS_SERVER },
+    Reason { condition: FULL, subcommands: &["serve"], why: NEEDS_SERVER },
+    Reason { condition: READ_ONLY, subcommands: &["serve"], why: NEEDS_SERVER },
+    Reason { condition: CLOSED, subcommands: &["serve"], why: NEEDS_SERVER },
+    Reason { condition: INTERRUPT, subcommands: &["serve"], why: NEEDS_SERVER },
+    Reason { condition: NARROW, subcommands: &["serve"], why: NEEDS_SERVER },
     Reason { condition: INTERRUPT, subcommands: &["--help"], why: "it does no work" },
     Reason { condition: SIZES, subcommands: &["info", "--help"], why: "it takes no number" },
     Reason { condition: NAMES, subcommands: &["--help"], why: "it takes no name" },
