@@ -3,6 +3,7 @@
 use crate::layout::{self, Layout};
 use crate::protocol::{Reply, Request, VERSIONS};
 use crate::sealed;
+use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::{Backend, Detail, Error, Operation, PhysicalMemory, Result, Vendor};
 use gpu_vmm_share::extend::{self, Wait, printable};
 use gpu_vmm_share::{Allowed, Channel, PeerError};
@@ -23,6 +24,8 @@ pub(super) struct Exchange {
     pub(super) channel: Channel,
     /// True while it belongs to a lease, whose end is reported.
     is_lease: bool,
+    /// A forked child has the same connection, and its copies of the lease's values unmap nothing.
+    process: Process,
 }
 
 impl Exchange {
@@ -35,7 +38,7 @@ impl Exchange {
     ) -> Result<Self> {
         let mut channel = Channel::connect(path, allowed, REPLY)?;
         channel.set_wait(REPLY);
-        let mut exchange = Self { operation, channel, is_lease: false };
+        let mut exchange = Self { operation, channel, is_lease: false, process: Process::current() };
         let (lowest, highest) = VERSIONS;
         exchange.send(&Request::Hello { lowest, highest }, &[])?;
         let vendor = match exchange.receive()?.0 {
@@ -78,6 +81,8 @@ impl Exchange {
             let name = reply.name();
             return self.bad(format!("{came} descriptors came with {name}, which has {expected}"));
         }
+        // From here on an error of this side, such as addresses that are taken, ends a lease.
+        self.is_lease |= matches!(reply, Reply::Granted { .. });
         Ok((reply, descriptors))
     }
 
@@ -142,7 +147,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        if self.is_lease {
+        if self.is_lease && self.process.is_this() {
             // Without this, the memory would count until the process ends. If the server does not read now, it does.
             self.channel.set_wait(Duration::ZERO);
             let _ = self.send(&Request::Release, &[]);

@@ -1,6 +1,6 @@
 //! Clients that are killed at any moment.
 
-use crate::support::{ServerProcess, UNIT, WAIT, backend, fill, idle, options, value};
+use crate::support::{ServerProcess, UNIT, WAIT, backend, fill, idle, options, publish, value};
 use gpu_vmm_core::{Bytes, ErrorKind, Result};
 use gpu_vmm_host::HostBackend;
 use gpu_vmm_serve::{Client, RenewContents, ServeError};
@@ -93,4 +93,29 @@ fn killed_clients_leave_nothing() {
     }
     assert_eq!(server.idle().held, 0);
     assert_eq!(server.descriptors(), before);
+}
+
+/// A forked child has copies of its parent's lease and of the connection.
+#[test]
+fn lease_survives_its_copy_in_a_child() {
+    let server = ServerProcess::start();
+    let mut lease = Some(publish(&server.client(), "a", 1, 7));
+    Child::fork(|| drop(lease.take())).finish();
+    // A release would make it a client without a lease.
+    assert_eq!(server.status().clients.len(), 1);
+    let mut lease = lease.unwrap();
+    lease.renew(Bytes(0), UNIT, RenewContents::Copy, idle()).unwrap();
+    assert_eq!((value(&lease), lease.commit(None).unwrap()), (7, 2));
+}
+
+/// The process goes on, so the memory would count as used until it ends.
+#[test]
+fn failed_open_leaves_no_client() {
+    let server = ServerProcess::start();
+    let client = server.client();
+    let lease = publish(&client, "a", 1, 7);
+    let error = client.read("a", WAIT).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddressTaken);
+    drop(lease);
+    server.idle();
 }
