@@ -128,6 +128,24 @@
 // For `placement` of gpu_vmm_region_options: any addresses that are all below `address`, also after growth and moves.
 #define GPU_VMM_PLACE_BELOW 4
 
+// For gpu_vmm_client_open and gpu_vmm_lease_state: the lease maps the memory read-only. Any number of clients can have one.
+#define GPU_VMM_LEASE_READ 0
+
+// For gpu_vmm_client_open and gpu_vmm_lease_state: the lease can replace contents. One client can have it.
+#define GPU_VMM_LEASE_WRITE 1
+
+// For gpu_vmm_lease_next: no event has arrived in time.
+#define GPU_VMM_LEASE_EVENT_NONE 0
+
+// For gpu_vmm_lease_next: a writer has committed an epoch, which gpu_vmm_lease_apply maps.
+#define GPU_VMM_LEASE_EVENT_NEW_EPOCH 1
+
+// For gpu_vmm_lease_next: the region was dropped from the server. The lease keeps the memory that it has.
+#define GPU_VMM_LEASE_EVENT_DROPPED 2
+
+// For gpu_vmm_lease_next: the server has ended. The lease keeps the memory that it has.
+#define GPU_VMM_LEASE_EVENT_SERVER_GONE 3
+
 // For gpu_vmm_region_offer and gpu_vmm_physical_offer: processes of this machine take the descriptors from this process
 // (pidfd_getfd), for which they need the same user and the right to trace it. Linux only.
 #define GPU_VMM_OFFER_BY_PROCESS 0
@@ -170,6 +188,9 @@ typedef struct gpu_vmm_capture gpu_vmm_capture;
 // A checkpoint of a private pool: its identifier, and its live blocks by address.
 typedef struct gpu_vmm_torch_checkpoint_state gpu_vmm_torch_checkpoint_state;
 
+// A connection to a server that keeps memory when programs end. Calls of several threads run at the same time.
+typedef struct gpu_vmm_client gpu_vmm_client;
+
 // A queue of copies between one device and page-locked memory. It has no order with other streams except by events:
 // gpu_vmm_copy_queue_hold and gpu_vmm_copy_queue_record. Calls of several threads take turns.
 typedef struct gpu_vmm_copy_queue gpu_vmm_copy_queue;
@@ -186,6 +207,13 @@ typedef struct gpu_vmm_followed gpu_vmm_followed;
 
 // Memory of another process that is mapped here.
 typedef struct gpu_vmm_torch_imported gpu_vmm_torch_imported;
+
+// The named parts of a region, such as the tensors of a model, and a program's own notes about the contents.
+// Calls of several threads take turns.
+typedef struct gpu_vmm_layout gpu_vmm_layout;
+
+// A region of a server that is mapped in this process at the region's address. Calls of several threads take turns.
+typedef struct gpu_vmm_lease gpu_vmm_lease;
 
 // A path at which other processes of this machine and user can connect, for gpu_vmm_export.
 // Calls of several threads run at the same time.
@@ -410,6 +438,46 @@ typedef struct {
   // Its tag, terminated by a zero; a tag of more than 63 bytes is truncated.
   char tag[64];
 } gpu_vmm_restored_block;
+
+// The options of a new region of a server. All zeros, as after `= {0}`, is the default: memory of device 0 for this user alone.
+typedef struct {
+  // The device and the kind of the memory. `handle_types` has no effect: the server exports the memory as file descriptors.
+  gpu_vmm_properties memory;
+  // The users that may read and replace the region, as the permission bits of a file: read 4 and write 2 for its owner, its group
+  // and all others. 0 for the default, 0600.
+  uint32_t mode;
+  // The group of the region, if `has_group` is true.
+  uint32_t group;
+  // Whether the region has the group `group`, and not the group of this process.
+  bool has_group;
+  // The size of a memory handle, rounded up to the granularity; 0 for the default, at most 256 MiB. gpu_vmm_lease_renew replaces whole
+  // handles.
+  uint64_t handle;
+  // Must be zero. Later versions place their settings here.
+  uint64_t reserved[4];
+} gpu_vmm_create_options;
+
+// A named part of a region: a tensor for gpu_vmm_region_dlpack. All zeros but the name is an invalid part: set the element type.
+typedef struct {
+  // The name.
+  const char *name;
+  // The offset of the first element in the region.
+  uint64_t offset;
+  // DLDataType's `code`.
+  uint8_t code;
+  // DLDataType's `bits`.
+  uint8_t bits;
+  // DLDataType's `lanes`.
+  uint16_t lanes;
+  // The number of dimensions, at most 32.
+  int32_t ndim;
+  // The number of elements in each dimension. May be null without dimensions.
+  const int64_t *shape;
+  // The distance in elements between neighbours in each dimension; null for row-major order.
+  const int64_t *strides;
+  // Must be zero. Later versions place their settings here.
+  uint64_t reserved[4];
+} gpu_vmm_part;
 
 // A fabric handle, which any network can carry. Every process on a machine of the same fabric that has its bytes can import the
 // memory.
@@ -2247,6 +2315,308 @@ gpu_vmm_status gpu_vmm_pool_restore(const gpu_vmm_backend *backend,
                                     gpu_vmm_pool **pool,
                                     gpu_vmm_restored_block *blocks,
                                     uint64_t count);
+
+// Connects to the server of this user at a path, the path of its socket. `client` keeps the backend open. Free it with
+// gpu_vmm_client_free. Linux only, as all functions of clients and leases.
+//
+// Returns GPU_VMM_NO_LISTENER if no server listens at the path, or not yet, GPU_VMM_STALE_SOCKET if the server that listened there is
+// gone, GPU_VMM_ACCESS_DENIED if it is of another user, GPU_VMM_PEER if its memory is another vendor's or it sends invalid data,
+// GPU_VMM_UNSUPPORTED if no version of the protocol is known to both sides, and GPU_VMM_TIMED_OUT if it does not answer.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `path` is null or a string. `client` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_connect(const gpu_vmm_backend *backend,
+                               const char *path,
+                               gpu_vmm_client **client);
+
+// Does as gpu_vmm_connect, for a server of the effective user `user` instead of this process's.
+//
+// Returns the statuses of gpu_vmm_connect.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `path` is null or a string. `client` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_connect_user(const gpu_vmm_backend *backend,
+                                    const char *path,
+                                    uint32_t user,
+                                    gpu_vmm_client **client);
+
+// Frees a client. Its leases go on. Null does nothing.
+//
+// # Safety
+//
+// `client` is null or comes from gpu_vmm_connect, and was not freed yet.
+void gpu_vmm_client_free(gpu_vmm_client *client);
+
+// Returns the state of the server, the regions that this user may read, and their clients, as JSON: an object with `server`, `regions`
+// and `clients`. All sizes are bytes. Free it with gpu_vmm_string_free.
+//
+// | of | fields |
+// |---|---|
+// | `server` | `version`, `vendor`, `process`; `held`: the memory that it holds or has promised; `old`: the part of it that only clients still use; `budget`, or null; `clients`: the number of connections |
+// | each of `regions` | `name`, `address`, `size`, `handles`: their number; `device`: its UUID; `epoch`: 0 before the first commit; `layout`: its size; `user`, `group`, `mode`: in octal; `readers`, `waiting`: numbers of clients; `has_writer` |
+// | each of `clients` | `process`, `user`, `region`, `lease`: "read" or "write"; `waits`: whether it waits for the lease; `epoch`, `bytes`: the memory that it keeps alive or fills; `lingers`: whether its connection has ended and its process may still map the memory |
+//
+// Returns the statuses of gpu_vmm_connect.
+//
+// # Safety
+//
+// `client` is null or a client. `json` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_client_status(const gpu_vmm_client *client,
+                                     char **json);
+
+// Creates a region of at least `size` bytes on the server, at an address that is free in this process and on the server. Null options
+// mean the default. The lease can write to all of its memory. Other clients see the region after the first gpu_vmm_lease_commit; a lease
+// that ends before that leaves nothing. Free the lease with gpu_vmm_lease_free.
+//
+// Returns GPU_VMM_BUSY if the server has a region of the name or its limit of regions, GPU_VMM_OUT_OF_MEMORY if the server's budget or
+// the device has no room, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNSUPPORTED for a device without a UUID, GPU_VMM_INVALID_ARGUMENT for a name
+// that is none, and the statuses of gpu_vmm_connect.
+//
+// # Safety
+//
+// `client` is null or a client. `name` is null or a string. `options` is null or points to options. `lease` is null or points to a
+// writable pointer.
+gpu_vmm_status gpu_vmm_client_create(const gpu_vmm_client *client,
+                                     const char *name,
+                                     uint64_t size,
+                                     const gpu_vmm_create_options *options,
+                                     gpu_vmm_lease **lease);
+
+// Opens a region of the server: maps its last epoch at its address, read-only. `kind` is GPU_VMM_LEASE_READ or GPU_VMM_LEASE_WRITE. Waits
+// up to `milliseconds` until the region exists and is committed and, to write, until no other client has its write lease. Free the lease
+// with gpu_vmm_lease_free.
+//
+// Returns GPU_VMM_NOT_FOUND, also for a region that this user may not read, GPU_VMM_ACCESS_DENIED for one that this user may not write,
+// GPU_VMM_TIMED_OUT if another client has the write lease, GPU_VMM_ADDRESS_TAKEN if this process uses the region's addresses,
+// GPU_VMM_PEER for a device that this process does not see, and the statuses of gpu_vmm_connect.
+//
+// # Safety
+//
+// `client` is null or a client. `name` is null or a string. `lease` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_client_open(const gpu_vmm_client *client,
+                                   const char *name,
+                                   uint32_t kind,
+                                   uint64_t milliseconds,
+                                   gpu_vmm_lease **lease);
+
+// Removes a region from the server. Clients keep the memory that they have mapped, and gpu_vmm_lease_next reports it to them.
+//
+// Returns GPU_VMM_NOT_FOUND, GPU_VMM_ACCESS_DENIED if the region is another user's, and the statuses of gpu_vmm_connect.
+//
+// # Safety
+//
+// `client` is null or a client. `name` is null or a string.
+gpu_vmm_status gpu_vmm_client_drop(const gpu_vmm_client *client,
+                                   const char *name);
+
+// Frees a lease and its region. The memory stays as long as a tensor of the region exists, and the lease ends with it. Memory that was not
+// committed is lost. Null does nothing.
+//
+// # Safety
+//
+// `lease` is null or comes from gpu_vmm_client_create or gpu_vmm_client_open, and was not freed yet. No other thread uses its region.
+void gpu_vmm_lease_free(gpu_vmm_lease *lease);
+
+// Unmaps the memory after waiting for the devices, and ends the lease: when the call returns, the server has freed the memory that no
+// region and no other client has. Later calls with the lease, except gpu_vmm_lease_free, return GPU_VMM_INVALID_ARGUMENT, and its region
+// is empty. It is no error if the server has ended.
+//
+// Returns GPU_VMM_BUSY while a tensor of the region exists, for a capture. The lease then goes on.
+//
+// # Safety
+//
+// `lease` is null or a lease.
+gpu_vmm_status gpu_vmm_lease_close(const gpu_vmm_lease *lease);
+
+// Returns the region of a lease, which all functions for regions take. It belongs to the lease and is valid until the lease is freed; do
+// not free it. The lease decides what is mapped where: do not map, unmap, swap or suspend its memory.
+//
+// # Safety
+//
+// `lease` is null or a lease. `region` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_lease_region(const gpu_vmm_lease *lease,
+                                    gpu_vmm_region **region);
+
+// Returns the kind of a lease, GPU_VMM_LEASE_READ or GPU_VMM_LEASE_WRITE, and the epoch that is mapped, 0 for a region that was never
+// committed. Each may be null.
+//
+// # Safety
+//
+// `lease` is null or a lease. `kind` and `epoch` are null or point to a writable number each.
+gpu_vmm_status gpu_vmm_lease_state(const gpu_vmm_lease *lease,
+                                   uint32_t *kind,
+                                   uint64_t *epoch);
+
+// Returns a copy of the layout of the epoch that is mapped. Free it with gpu_vmm_layout_free. Another process has written it:
+// gpu_vmm_region_dlpack checks each part.
+//
+// Returns GPU_VMM_PEER for a text with a zero byte, and for a part with more than 32 dimensions or another number of strides.
+//
+// # Safety
+//
+// `lease` is null or a lease. `layout` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_lease_layout(const gpu_vmm_lease *lease,
+                                    gpu_vmm_layout **layout);
+
+// Returns the descriptor of a lease's connection, for poll: it is readable when gpu_vmm_lease_next has something to receive. It belongs
+// to the lease; do not close it. After an error `*fd` is -1.
+//
+// # Safety
+//
+// `lease` is null or a lease. `fd` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_lease_fd(const gpu_vmm_lease *lease,
+                                int32_t *fd);
+
+// Waits up to `milliseconds` for an event from the server. `event` receives GPU_VMM_LEASE_EVENT_NONE, GPU_VMM_LEASE_EVENT_NEW_EPOCH,
+// GPU_VMM_LEASE_EVENT_DROPPED or GPU_VMM_LEASE_EVENT_SERVER_GONE, which it then always receives. Other calls with the lease wait
+// meanwhile. The server sends a further epoch when the last one was applied, and skips those between.
+//
+// Returns GPU_VMM_PEER for invalid data, or the driver's error for memory that cannot be imported. The lease then keeps the memory that it
+// has, and receives no more events than GPU_VMM_LEASE_EVENT_SERVER_GONE.
+//
+// # Safety
+//
+// `lease` is null or a lease. `event` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_lease_next(const gpu_vmm_lease *lease,
+                                  uint64_t milliseconds,
+                                  uint32_t *event);
+
+// Maps the epoch that was received, at the addresses that the region has, after waiting for the devices. Tensors of the region then have
+// its contents. `epoch` receives the epoch that is mapped; it may be null. Without a new epoch it does nothing.
+//
+// Returns GPU_VMM_BUSY for a capture or if an observer refuses. The region is then as before, and the caller can try again.
+//
+// # Safety
+//
+// `lease` is null or a lease. `epoch` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_lease_apply(const gpu_vmm_lease *lease,
+                                   uint64_t *epoch);
+
+// Replaces the memory of a range by new memory, which this write lease may write, after waiting for the devices. With `copy` it has the
+// same contents, copied by the device, else undefined bytes. Readers keep the old memory until they apply the next epoch. Whole handles
+// are replaced: `renewed` receives the range, which contains the wanted one; it may be null. Memory that was replaced since the last commit
+// stays as it is. The new memory counts against the server's budget beside the old one.
+//
+// Returns GPU_VMM_ACCESS_DENIED for a read lease, GPU_VMM_OUT_OF_MEMORY, GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_FOUND if the region was
+// dropped, GPU_VMM_PEER if the server has ended, and GPU_VMM_BUSY for a capture or if an observer refuses. What was replaced before an
+// error stays so; a second call does the rest, and gpu_vmm_lease_commit fails until then.
+//
+// # Safety
+//
+// `lease` is null or a lease. `renewed` is null or points to a writable range.
+gpu_vmm_status gpu_vmm_lease_renew(const gpu_vmm_lease *lease,
+                                   uint64_t offset,
+                                   uint64_t length,
+                                   bool copy,
+                                   gpu_vmm_range *renewed);
+
+// Makes the new memory the region's next epoch, for clients that open the region from now on and for readers when they apply it. `epoch`
+// receives its number; it may be null. A layout replaces the former one; null keeps it. The call first takes the right to write the
+// memory, for which it waits for all work on the device: this lease then has the epoch mapped read-only.
+//
+// Returns GPU_VMM_ACCESS_DENIED for a read lease, GPU_VMM_NOT_FOUND if the region was dropped, GPU_VMM_INVALID_ARGUMENT after a renewal
+// that has failed and for a layout of more than 64 MiB, and GPU_VMM_PEER if the server has ended. The new memory is then writable and
+// uncommitted, as before.
+//
+// # Safety
+//
+// `lease` is null or a lease. `layout` is null or a layout. `epoch` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_lease_commit(const gpu_vmm_lease *lease,
+                                    const gpu_vmm_layout *layout,
+                                    uint64_t *epoch);
+
+// Makes a write lease a read lease, so that another client can write, after waiting for the devices. New memory that was not committed is
+// lost, and the epoch's memory is mapped in its place.
+//
+// Returns GPU_VMM_ACCESS_DENIED for a read lease, GPU_VMM_INVALID_ARGUMENT for a region that was never committed, GPU_VMM_PEER if the
+// server has ended, and GPU_VMM_BUSY for a capture or if an observer refuses.
+//
+// # Safety
+//
+// `lease` is null or a lease.
+gpu_vmm_status gpu_vmm_lease_downgrade(const gpu_vmm_lease *lease);
+
+// Creates an empty layout, for gpu_vmm_lease_commit. Free it with gpu_vmm_layout_free.
+//
+// # Safety
+//
+// `layout` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_layout_new(gpu_vmm_layout **layout);
+
+// Frees a layout. Null does nothing.
+//
+// # Safety
+//
+// `layout` is null or comes from gpu_vmm_layout_new or gpu_vmm_lease_layout, and was not freed yet.
+void gpu_vmm_layout_free(gpu_vmm_layout *layout);
+
+// Adds a part to a layout, or replaces the part of that name. The call copies everything that `part` points to.
+//
+// # Safety
+//
+// `layout` is null or a layout. `part` is null or points to a part whose `name` is null or a string, and whose `shape` and `strides` are
+// null or point to `ndim` numbers each.
+gpu_vmm_status gpu_vmm_layout_set_part(const gpu_vmm_layout *layout,
+                                       const gpu_vmm_part *part);
+
+// Adds a note to a layout, or replaces the note of that key.
+//
+// # Safety
+//
+// `layout` is null or a layout. `key` and `note` are null or a string each.
+gpu_vmm_status gpu_vmm_layout_set_note(const gpu_vmm_layout *layout, const char *key, const char *note);
+
+// Returns the number of parts and the number of notes. Each may be null.
+//
+// # Safety
+//
+// `layout` is null or a layout. `parts` and `notes` are null or point to a writable number each.
+gpu_vmm_status gpu_vmm_layout_sizes(const gpu_vmm_layout *layout, uint64_t *parts, uint64_t *notes);
+
+// Returns a part by its index. The parts of a lease are in the order of their names, the parts of a new layout in the order in which they
+// were added. What `part` points to is valid until the part is replaced or the layout is freed.
+//
+// Returns GPU_VMM_NOT_FOUND if there are fewer.
+//
+// # Safety
+//
+// `layout` is null or a layout. `part` is null or points to a writable part.
+gpu_vmm_status gpu_vmm_layout_part(const gpu_vmm_layout *layout,
+                                   uint64_t index,
+                                   gpu_vmm_part *part);
+
+// Returns a part by its name, as gpu_vmm_layout_part does.
+//
+// Returns GPU_VMM_NOT_FOUND if there is none.
+//
+// # Safety
+//
+// `layout` is null or a layout. `name` is null or a string. `part` is null or points to a writable part.
+gpu_vmm_status gpu_vmm_layout_find_part(const gpu_vmm_layout *layout, const char *name, gpu_vmm_part *part);
+
+// Returns a note by its index, as gpu_vmm_layout_part returns a part. The texts are valid until the note is replaced or the layout is
+// freed.
+//
+// Returns GPU_VMM_NOT_FOUND if there are fewer.
+//
+// # Safety
+//
+// `layout` is null or a layout. `key` and `note` are null or point to a writable pointer each.
+gpu_vmm_status gpu_vmm_layout_note(const gpu_vmm_layout *layout,
+                                   uint64_t index,
+                                   const char **key,
+                                   const char **note);
+
+// Returns a note by its key, as gpu_vmm_layout_note does.
+//
+// Returns GPU_VMM_NOT_FOUND if there is none.
+//
+// # Safety
+//
+// `layout` is null or a layout. `key` is null or a string. `note` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_layout_find_note(const gpu_vmm_layout *layout, const char *key, const char **note);
 
 // Exports memory as a new file descriptor, which the caller must close. The memory must have been created with
 // GPU_VMM_HANDLE_FD. Send the descriptor over a Unix socket (SCM_RIGHTS).

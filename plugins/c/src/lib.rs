@@ -33,6 +33,8 @@ mod region;
 mod replace;
 mod reservation;
 mod saved_pool;
+#[cfg(target_os = "linux")]
+mod serve;
 mod share;
 mod sleep;
 mod snapshot;

@@ -28,7 +28,10 @@ unsafe impl Object for Region {
 
 impl Region {
     pub(crate) fn of(backend: &AnyBackend, region: Memory<AnyBackend>) -> Self {
-        let memory = TensorRegion::new(region);
+        Self::of_tensors(backend, TensorRegion::new(region))
+    }
+
+    pub(crate) fn of_tensors(backend: &AnyBackend, memory: TensorRegion<AnyBackend>) -> Self {
         Self { backend: backend.clone(), memory, stores: Stores::of_region() }
     }
 }

@@ -51,6 +51,12 @@ const PROGRAMS: [(&str, &str); 14] = [
 /// The C program for devices without virtual memory management.
 const NO_VMM: &str = "tests/no_vmm.c";
 
+/// The C program with clients of a server, which keeps host memory.
+const CLIENTS: &str = "tests/serve.c";
+
+/// The environment variable that names the server, for programs and tests on host memory.
+const SERVER: &str = "GPU_VMM_TEST_SERVER";
+
 /// Examples of the facade. `cargo test --workspace` runs all of them on host memory.
 const EXAMPLES: [&str; 3] = ["arena", "kv_cache", "ring"];
 
@@ -108,7 +114,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     }
     fs::create_dir_all(layout.logs()).doing(|| layout.logs().display().to_string())?;
     let mut programs = Vec::new();
-    for (compiler, source) in PROGRAMS.into_iter().chain([("cc", NO_VMM)]) {
+    for (compiler, source) in PROGRAMS.into_iter().chain([("cc", NO_VMM), ("cc", CLIENTS)]) {
         let program = layout.logs().join(source.replace(['/', '.'], "-"));
         let (include, file) = (folder.join("c/include"), folder.join("c").join(source));
         if compiler == "cc" {
@@ -121,7 +127,9 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     let examples = EXAMPLES.map(|name| cargo::example(name).map(|program| (name, program)));
     let examples = examples.into_iter().collect::<Answer<Vec<_>>>()?;
     let documented = documented::programs(layout, &library)?;
-    let python = Python { program: python()?, library: library.clone(), package: folder.join("python") };
+    let server = cargo::server()?;
+    let python =
+        Python { program: python()?, library: library.clone(), package: folder.join("python"), server };
     let adapters = Adapters::build(layout, &library)?;
     let places =
         [TestDriver::Host, TestDriver::FakeDriver].into_iter().chain(runtimes.iter().map(TestDriver::Hip));
@@ -132,7 +140,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     }
     for place in places {
         let stem = place.shown().replace(' ', "-");
-        for (source, program) in programs.iter().filter(|(source, _)| *source != NO_VMM) {
+        for (source, program) in programs.iter().filter(|(source, _)| ![NO_VMM, CLIENTS].contains(source)) {
             let mut command = place.command(layout, program);
             command.arg(place.backend());
             let log = layout.logs().join(format!("{stem}-{}.txt", source.replace(['/', '.'], "-")));
@@ -155,6 +163,12 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
         let log = layout.logs().join("fake-CUDA-no-vmm.txt");
         let name = format!("fake CUDA without virtual memory, plugins/c/{source}");
         jobs.push(Job { name, command, log });
+    }
+    if let Some((source, program)) = programs.iter().find(|(source, _)| *source == CLIENTS) {
+        let mut command = TestDriver::Host.command(layout, program);
+        command.env(SERVER, shell::word(&python.server)).arg(TestDriver::Host.backend());
+        let log = layout.logs().join("host-memory-serve.txt");
+        jobs.push(Job { name: format!("host memory, plugins/c/{source}"), command, log });
     }
     jobs.extend(adapters.preload(layout));
     let torches = std::env::var(TORCH).unwrap_or_default();
@@ -192,6 +206,8 @@ struct Python {
     library: PathBuf,
     /// The folder of the package.
     package: PathBuf,
+    /// A server that keeps host memory.
+    server: PathBuf,
 }
 
 impl Python {
@@ -202,6 +218,9 @@ impl Python {
         command.env("GPU_VMM_TEST_PYTHON", shell::words(&command));
         command.args(["-m", "unittest", "discover", "--start-directory"]).arg(folder);
         command.env("PYTHONPATH", &self.package).env("PYTHONDONTWRITEBYTECODE", "1");
+        if matches!(place, TestDriver::Host) {
+            command.env(SERVER, shell::word(&self.server));
+        }
         command.env("GPU_VMM_C_LIBRARY", &self.library).env("GPU_VMM_TEST_BACKEND", place.backend());
         command
     }

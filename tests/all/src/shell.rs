@@ -1,6 +1,7 @@
 //! A command in shell syntax.
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
 
 /// Formats the program and its arguments.
@@ -23,6 +24,11 @@ pub(crate) fn line(command: &Command) -> String {
         return words(command);
     }
     format!("env {removed}{set}{}", words(command))
+}
+
+/// Formats one word.
+pub(crate) fn word(word: &Path) -> String {
+    quoted(word.as_os_str())
 }
 
 fn quoted(word: &OsStr) -> String {
