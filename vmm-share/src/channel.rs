@@ -18,8 +18,8 @@ use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, getpeername, shutdown,
     socket_with, socketpair,
 };
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -89,6 +89,15 @@ pub struct Channel {
     moved: Option<Arc<AtomicBool>>,
     /// The reason why no more messages from the peer are accepted.
     broken: Option<String>,
+}
+
+/// A channel's numbers, with which another process goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ChannelState {
+    ours: Nonce,
+    theirs: Option<Nonce>,
+    sent: u64,
+    received: u64,
 }
 
 impl Channel {
@@ -251,6 +260,19 @@ impl Channel {
     pub(crate) fn receive_as<M: DeserializeOwned>(&mut self, wait: &Wait) -> Result<(M, Vec<OwnedFd>)> {
         self.greeted(wait)?;
         self.take(self.ours, wait)
+    }
+
+    /// Returns what another process needs to go on with this channel, beside the socket; `None` if no more messages are accepted. Only
+    /// one of the two goes on.
+    pub(crate) fn state(&self) -> Option<ChannelState> {
+        let Self { ours, theirs, sent, received, broken: None, .. } = *self else { return None };
+        Some(ChannelState { ours, theirs, sent, received })
+    }
+
+    /// Goes on with a channel of another process.
+    pub(crate) fn resume(operation: Operation, socket: OwnedFd, state: ChannelState) -> Result<Self> {
+        let ChannelState { ours, theirs, sent, received } = state;
+        Ok(Self { ours, theirs, sent, received, ..Self::new(operation, socket)? })
     }
 
     /// Creates a channel over a socket of the right type and sends the greeting.

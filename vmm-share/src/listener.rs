@@ -42,9 +42,9 @@ const BACKLOG: i32 = 128;
 pub struct Listener {
     socket: OwnedFd,
     /// Absolute, so that it does not depend on the current directory.
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     /// `st_dev` and `st_ino` of the socket at the path, if this process removes it.
-    bound: Option<(u64, u64)>,
+    pub(crate) bound: Option<(u64, u64)>,
     process: Process,
 }
 

@@ -15,13 +15,16 @@ programs by a Unix socket, at the same address in each. A program that ends or i
 else. The server needs no context of a GPU. It runs until it gets SIGTERM or SIGINT; its memory ends with it, except \
 for what programs have mapped.
 
+With --replace, a new version of the command takes over from the server that runs: its regions, its memory and its \
+clients, which keep their leases.
+
 With --store, the regions in the folder are loaded when the server starts, and SIGUSR1 or --save-every makes it write \
 all regions there. Loading and saving run in processes of their own.
 
 Only the user that starts the server can connect. --mode and --group open the socket to others, as for a file; each \
 region has a mode of its own.
 
-systemd can start the server at the first connection (ListenSequentialPacket=), and is told when it is ready.";
+systemd can start the server at the first connection (ListenSequentialPacket=), and is notified when it is ready.";
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArguments {
@@ -45,6 +48,9 @@ pub(crate) struct ServeArguments {
     /// The group of the socket, by its number
     #[arg(long, value_name = "GID")]
     pub(crate) group: Option<u32>,
+    /// Replace the server that runs at the socket, with its regions and its clients, which notice a pause
+    #[arg(long, conflicts_with_all = ["load", "mode", "group"])]
+    pub(crate) replace: bool,
     /// Load this file into a region at the start; `NAME=FILE` for a file without a name for it
     #[arg(long, value_name = "[NAME=]FILE")]
     pub(crate) load: Vec<String>,

@@ -4,7 +4,7 @@ use super::workers::Workers;
 use super::{path, store};
 use crate::args::serve::ServeArguments;
 use crate::{CliResult, choose, say};
-use gpu_vmm::Backend;
+use gpu_vmm::AnyBackend;
 use gpu_vmm::serve::{Server, ServerOptions};
 use gpu_vmm::share::Listener;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -32,19 +32,15 @@ pub(super) fn run(options: &ServeArguments) -> CliResult {
     }
     flag::register(SIGUSR1, Arc::clone(&saves))?;
     allow_descriptors();
-    let listener = listener(options)?;
-    let backend = choose::backend(options.backend)?;
-    let vendor = backend.vendor();
-    let mut workers = Workers::new(listener.path(), vendor.name())?;
+    let mut server = server(options)?;
+    let path = server.listener().path().to_owned();
+    let vendor = server.info().vendor;
+    let mut workers = Workers::new(&path, &vendor)?;
     plan(options, &mut workers)?;
-    let mut limits = ServerOptions::default();
-    limits.budget = options.budget;
-    limits.clients = options.clients as usize;
-    say(&format!("keeping memory of {vendor} at {}", listener.path().display()));
-    let mut server = Server::new(backend, listener, limits);
+    say(&format!("keeping memory of {vendor} at {}", path.display()));
     notify("READY=1");
     let mut saved = Instant::now();
-    while !ends.load(Ordering::SeqCst) {
+    while !ends.load(Ordering::SeqCst) && !server.is_over() {
         if saves.swap(false, Ordering::SeqCst)
             || options.save_every.is_some_and(|every| saved.elapsed() >= every)
         {
@@ -59,6 +55,19 @@ pub(super) fn run(options: &ServeArguments) -> CliResult {
     }
     notify("STOPPING=1");
     Ok(())
+}
+
+/// Starts a server, or takes over from one.
+fn server(options: &ServeArguments) -> CliResult<Server<AnyBackend>> {
+    let mut limits = ServerOptions::default();
+    limits.budget = options.budget;
+    limits.clients = options.clients as usize;
+    if options.replace {
+        let path = path(options.socket.as_deref())?;
+        return Ok(Server::take_over(choose::backend(options.backend)?, path, limits)?);
+    }
+    let listener = listener(options)?;
+    Ok(Server::new(choose::backend(options.backend)?, listener, limits))
 }
 
 /// Permits as many open descriptors as the system's administrator allows: each handle takes one.
@@ -108,7 +117,8 @@ fn plan(options: &ServeArguments, workers: &mut Workers) -> CliResult {
             _ => workers.load(Path::new(text), None),
         }
     }
-    if let Some(folder) = &options.store {
+    // What another server has is there already.
+    if let Some(folder) = options.store.as_ref().filter(|_| !options.replace) {
         let files = store::files(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         files.iter().for_each(|file| workers.load(file, None));
     }

@@ -148,6 +148,25 @@ fn interrupt_ends_the_server_and_removes_its_socket() {
 }
 
 #[test]
+fn new_server_replaces_the_one_that_runs() {
+    let folder = Folder::new("replace");
+    let file = folder.file("weights.safetensors");
+    weights(&file, &[3; 10]);
+    let mut first = Server::start(&folder, &[]);
+    assert!(first.ask(&["load", &file, "m", "--backend", "host"]).status.success());
+    let mut command = command(&["serve", "--replace", "--backend", "host", "--socket", &first.socket]);
+    let child = command.stderr(Stdio::null()).spawn().unwrap();
+    assert_eq!(first.child.wait().unwrap().code(), Some(0));
+    let mut second = Server { child, socket: first.socket.clone() };
+    let found = second.until(|_| true);
+    assert_eq!(found["regions"][0]["name"], "m");
+    assert_eq!(found["server"]["process"], second.child.id());
+    second.signal(Signal::TERM);
+    assert_eq!(second.child.wait().unwrap().code(), Some(0));
+    assert!(!std::fs::exists(&second.socket).unwrap());
+}
+
+#[test]
 fn watch_shows_changes() {
     let folder = Folder::new("watch");
     let file = folder.file("weights.safetensors");

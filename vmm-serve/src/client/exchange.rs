@@ -19,7 +19,7 @@ const MEMORY: Duration = Duration::from_secs(600);
 
 /// A connection that has begun with the choice of a version.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(crate) struct Exchange {
     pub(super) operation: Operation,
     pub(super) channel: Channel,
     /// True while it belongs to a lease, whose end is reported.
@@ -30,7 +30,7 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// Connects. The server's memory must be of the vendor, if one is given.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         operation: Operation,
         path: &Path,
         allowed: Allowed,
@@ -52,12 +52,12 @@ impl Exchange {
         Ok(exchange)
     }
 
-    pub(super) fn send(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+    pub(crate) fn send(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         extend::send(&mut self.channel, self.operation, request, descriptors)
     }
 
     /// Waits for a reply. A refusal is an error.
-    pub(super) fn receive(&mut self) -> Result<(Reply, Vec<OwnedFd>)> {
+    pub(crate) fn receive(&mut self) -> Result<(Reply, Vec<OwnedFd>)> {
         self.receive_within(Duration::ZERO)
     }
 
@@ -67,7 +67,7 @@ impl Exchange {
     }
 
     /// Waits for memory.
-    pub(super) fn receive_memory(&mut self) -> Result<(Reply, Vec<OwnedFd>)> {
+    pub(crate) fn receive_memory(&mut self) -> Result<(Reply, Vec<OwnedFd>)> {
         self.take(&Wait::new(self.operation, "memory of the server", MEMORY))
     }
 
@@ -123,11 +123,11 @@ impl Exchange {
         layout.map(Some).or_else(|why| self.bad(why))
     }
 
-    pub(super) fn out_of_turn<T>(&self, reply: &Reply, instead_of: &str) -> Result<T> {
+    pub(crate) fn out_of_turn<T>(&self, reply: &Reply, instead_of: &str) -> Result<T> {
         self.bad(format!("{} came instead of {instead_of}", reply.name()))
     }
 
-    pub(super) fn bad<T>(&self, why: String) -> Result<T> {
+    pub(crate) fn bad<T>(&self, why: String) -> Result<T> {
         Err(Error::of_extension(self.operation, PeerError::BadMessage { why }))
     }
 

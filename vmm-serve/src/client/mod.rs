@@ -14,7 +14,8 @@ pub use query::{Status, drop_region, status};
 pub use write::RenewContents;
 
 use crate::protocol::{LeaseKind, Reply, Request};
-use exchange::{Exchange, milliseconds};
+pub(crate) use exchange::Exchange;
+use exchange::milliseconds;
 use gpu_vmm_core::{Backend, Operation, Result};
 use gpu_vmm_share::Allowed;
 use std::path::{Path, PathBuf};

@@ -147,6 +147,16 @@ impl<B: Backend> Connection<B> {
         self.role = Role::Idle { since: Instant::now() };
     }
 
+    /// Returns the messages that the client has not received yet.
+    pub(super) fn queue(&self) -> impl Iterator<Item = (&Reply, &[Source<B>])> {
+        self.queue.iter().map(|one| (&one.reply, one.sources.as_slice()))
+    }
+
+    /// Returns true if the connection ends when the queue is empty.
+    pub(super) const fn ends(&self) -> bool {
+        self.ends
+    }
+
     pub(super) fn has_queue(&self) -> bool {
         !self.queue.is_empty()
     }

@@ -68,7 +68,7 @@ impl<B: Backend> Lease<B> {
         let new: Vec<_> = new.map(|(index, handle)| (index as u32, Arc::clone(handle))).collect();
         self.holds.extend(new.iter().map(|(_, handle)| Arc::clone(handle)));
         let is_known = match (&self.layout, &region.layout) {
-            (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
+            (Some(ours), Some(theirs)) => ours.id == theirs.id,
             (_, None) => true,
             (None, Some(_)) => false,
         };

@@ -15,8 +15,8 @@ pub(super) struct Lingering<B: Backend> {
     /// Readable when the process has ended.
     pub(super) process: OwnedFd,
     pub(super) info: ClientInfo,
-    #[expect(dead_code, reason = "kept until the process ends")]
-    holds: Vec<Arc<Handle<B>>>,
+    /// Kept until the process ends.
+    pub(super) holds: Vec<Arc<Handle<B>>>,
 }
 
 impl<B: Backend> Server<B> {

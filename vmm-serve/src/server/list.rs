@@ -50,13 +50,12 @@ impl<B: Backend> Server<B> {
     }
 
     fn region_info(&self, name: &str, region: &Region<B>) -> RegionInfo {
-        let device = self.backend.devices().iter().find(|device| device.id == region.properties.device);
         RegionInfo {
             name: name.to_owned(),
             address: region.address,
             size: region.size,
             handles: region.handles.len() as u32,
-            device: device.and_then(|device| device.uuid).unwrap_or(gpu_vmm_core::DeviceUuid([0; 16])),
+            device: self.uuid(&region.properties),
             epoch: region.epoch,
             layout: region.layout.as_ref().map_or(0, |layout| layout.size),
             user: region.owner,

@@ -7,6 +7,7 @@ mod books;
 mod commit;
 mod connection;
 mod grants;
+mod handover;
 mod job;
 mod jobs;
 mod leave;
@@ -15,6 +16,8 @@ mod options;
 mod peer;
 mod region;
 mod requests;
+mod state;
+mod takeover;
 
 pub use options::ServerOptions;
 
@@ -81,6 +84,8 @@ pub struct Server<B: Backend> {
     worked: u64,
     /// No connection is accepted before this.
     paused: Option<Instant>,
+    /// True if another process has taken over.
+    is_over: bool,
 }
 
 impl<B: Backend> Server<B> {
@@ -100,6 +105,7 @@ impl<B: Backend> Server<B> {
             next: 1,
             worked: 0,
             paused: None,
+            is_over: false,
         }
     }
 
@@ -116,12 +122,18 @@ impl<B: Backend> Server<B> {
     ///
     /// [`Detail::Driver`](gpu_vmm_core::Detail::Driver) if the kernel refuses `poll`.
     pub fn step(&mut self, wait: Duration) -> Result<()> {
+        if self.is_over {
+            return Ok(());
+        }
         let ready = self.poll(self.next_wait(wait))?;
         if ready.listener {
             self.accept();
         }
         for id in ready.connections {
             self.receive(id);
+            if self.is_over {
+                return Ok(());
+            }
         }
         self.end_lingering(&ready.ended);
         self.work();

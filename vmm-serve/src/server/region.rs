@@ -33,6 +33,8 @@ pub(super) struct Region<B: Backend> {
 /// A layout that a client has sent.
 #[derive(Debug)]
 pub(super) struct Layout {
+    /// Its number in this server.
+    pub(super) id: u64,
     pub(super) file: OwnedFd,
     pub(super) size: u64,
 }

@@ -30,6 +30,7 @@ impl<B: Backend> Server<B> {
                 Ok(())
             }
             (Role::Idle { .. }, Request::Drop { name }) => self.drop_region(id, &name),
+            (Role::Idle { .. }, Request::TakeOver) => self.hand_over(id),
             (Role::Leases(_), Request::Renew { first, count }) => self.renew(id, first, count),
             (Role::Leases(_), Request::Commit { .. }) => self.commit(id, descriptors.into_iter().next()),
             (Role::Leases(_), Request::Downgrade) => self.downgrade(id),
@@ -189,7 +190,7 @@ impl<B: Backend> Server<B> {
             None => None,
             Some(file) => {
                 let size = sealed::size(file.as_fd(), layout::MAX_BYTES).map_err(ServeError::bad)?;
-                Some(Arc::new(Layout { file, size }))
+                Some(Arc::new(Layout { id: self.number(), file, size }))
             }
         };
         self.commit_epoch(id, layout)

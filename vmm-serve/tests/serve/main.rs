@@ -5,6 +5,7 @@
 mod budget;
 mod epochs;
 mod files;
+mod handover;
 mod kills;
 mod lease;
 mod rights;

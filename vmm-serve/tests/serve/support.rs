@@ -7,6 +7,7 @@ use gpu_vmm_serve::{
 };
 use gpu_vmm_share::Listener;
 use gpu_vmm_testkit::forked::Child;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -32,10 +33,7 @@ impl ServerProcess {
         let path = folder.path().join("socket");
         let child = Child::fork(|| {
             let listener = Listener::bind(&path).unwrap();
-            let mut server = Server::new(backend(), listener, options);
-            loop {
-                server.step(Duration::from_secs(60)).unwrap();
-            }
+            run(Server::new(backend(), listener, options));
         });
         let server = Self { folder, child };
         let since = Instant::now();
@@ -44,6 +42,19 @@ impl ServerProcess {
             std::thread::sleep(Duration::from_millis(1));
         }
         server
+    }
+
+    /// Replaces this server by a new process.
+    pub(crate) fn replace(self) -> Self {
+        let (path, (taken, told)) = (self.path(), std::io::pipe().unwrap());
+        let child = Child::fork(|| {
+            let server = Server::take_over(backend(), &path, ServerOptions::default()).unwrap();
+            (&told).write_all(&[1]).unwrap();
+            run(server);
+        });
+        (&taken).read_exact(&mut [0]).unwrap();
+        self.child.finish();
+        Self { folder: self.folder, child }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -108,6 +119,12 @@ impl ServerProcess {
     pub(crate) fn kill(self) -> TempDir {
         drop(self.child);
         self.folder
+    }
+}
+
+fn run(mut server: Server<HostBackend>) {
+    while !server.is_over() {
+        server.step(Duration::from_secs(60)).unwrap();
     }
 }
 
