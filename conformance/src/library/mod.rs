@@ -37,6 +37,7 @@ mod premap;
 mod refused;
 mod registrar;
 mod reserve;
+mod serve;
 mod share;
 mod sharing;
 mod snapshot;
@@ -89,6 +90,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         threads::cases(),
         fork::cases(),
         share::cases(),
+        serve::cases(),
         snapshot_file::cases(),
         snapshot::cases(),
         fault::cases(),
