@@ -12,7 +12,7 @@ pub(crate) const MAX_BYTES: u64 = 64 << 20;
 /// The named parts of a region, such as the tensors of a model, and a program's own notes about the contents.
 ///
 /// The server keeps the layout and does not look into it. A layout that a client receives comes from another process:
-/// [`Region::dlpack`](gpu_vmm_core::Region::dlpack) checks each part before it becomes a tensor.
+/// [`TensorRegion::dlpack`](gpu_vmm_core::dlpack::TensorRegion::dlpack) checks each part before it becomes a tensor.
 ///
 /// ```
 /// # mod gpu_vmm { pub use gpu_vmm_serve as serve; pub use gpu_vmm_core::{Bytes, dlpack}; }

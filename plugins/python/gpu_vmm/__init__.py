@@ -4,7 +4,7 @@ Importing the package loads nothing. The C library is loaded at the first use. P
 :mod:`gpu_vmm.torch` and :mod:`gpu_vmm.cupy` are called.
 """
 
-from . import cupy, results, torch, vmm
+from . import cupy, results, serve, torch, vmm
 from ._dtype import DTypeLike, DTypeName
 from .backend import Backend, at, open
 from .device_vec import DeviceVec, ReadOnlyVec
@@ -42,6 +42,7 @@ from .errors import (
 )
 from .pool import Block, BlockInfo, Pool, RestoredPool
 from .results import AddressInfo, BackendInfo, PoolSnapshot, PoolStats
+from .serve import connect
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,6 @@ __all__ = [
     "DTypeName", "DeviceLost", "DeviceVec", "DriverError", "Error", "Exiting", "FileError", "Forked", "InternalError",
     "InvalidArgument", "NoListener", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddressSpace", "OutOfDescriptors",
     "OutOfMemory", "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats",
-    "ReadOnlyVec", "RestoredPool", "StaleSocket", "Status", "Suspended", "TimedOut", "Unaligned", "Unsupported", "at", "cupy", "open",
-    "results", "torch", "vmm",
+    "ReadOnlyVec", "RestoredPool", "StaleSocket", "Status", "Suspended", "TimedOut", "Unaligned", "Unsupported", "at", "connect", "cupy", "open",
+    "results", "serve", "torch", "vmm",
 ]  # fmt: skip

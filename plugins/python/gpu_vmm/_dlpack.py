@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 from ctypes import c_char_p, c_int64, c_void_p, py_object, pythonapi
-from typing import Any, Optional, SupportsIndex, Tuple
+from typing import Any, Optional, Sequence, SupportsIndex, Tuple
 
 from ._dtype import DType
 from ._handles import RegionHandle
@@ -60,6 +60,31 @@ def capsule(
     """
     destructor = _destructor()
     tensor = tensor_of(region, offset, dtype, length, read_only, versioned)
+    return _capsule_of(tensor, versioned, destructor, copied)
+
+
+def part_capsule(
+    region: RegionHandle,
+    offset: int,
+    element: Tuple[int, int, int],
+    shape: Sequence[int],
+    strides: Optional[Sequence[int]],
+    read_only: bool,
+    versioned: bool,
+) -> CapsuleType:
+    """Returns a capsule with a tensor of any shape. ``element``: the code, the bits and the lanes of its type in DLPack."""
+    destructor, tensor = _destructor(), c_void_p()
+    numbers = c_int64 * len(shape)
+    steps = None if strides is None else numbers(*strides)
+    check(
+        library().gpu_vmm_region_dlpack(
+            region, offset, *element, len(shape), numbers(*shape), steps, read_only, versioned, ctypes.byref(tensor)
+        )
+    )
+    return _capsule_of(tensor, versioned, destructor)
+
+
+def _capsule_of(tensor: c_void_p, versioned: bool, destructor: int, copied: bool = False) -> CapsuleType:
     try:
         if copied and versioned:
             flags = ctypes.c_uint64.from_address((tensor.value or 0) + _FLAGS)

@@ -169,3 +169,38 @@ class FollowedHandle(Handle):
 
     __slots__ = ()
     _free = "gpu_vmm_followed_free"
+
+
+class ClientHandle(Handle):
+    """A ``gpu_vmm_client *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_client_free"
+
+
+class LeaseHandle(Handle):
+    """A ``gpu_vmm_lease *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_lease_free"
+
+
+class LayoutHandle(Handle):
+    """A ``gpu_vmm_layout *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_layout_free"
+
+
+class LeasedRegionHandle(RegionHandle):
+    """The ``gpu_vmm_region *`` of a lease, which frees it. It keeps the lease."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, pointer: ctypes.c_void_p, lease: LeaseHandle) -> None:
+        super().__init__(pointer)
+        self._lease: Optional[LeaseHandle] = lease
+
+    def close(self) -> None:
+        """Lets the lease go."""
+        self._as_parameter_ = self._lease = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from ctypes import CFUNCTYPE, POINTER, c_bool, c_char_p, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_bool, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import Any, Dict, List, Tuple
 
 
@@ -95,6 +95,24 @@ class FabricHandle(ctypes.Structure):
     """``gpu_vmm_fabric_handle``."""
 
     _fields_ = [("bytes", c_uint8 * 64)]
+
+
+class CreateOptionsStruct(ctypes.Structure):
+    """``gpu_vmm_create_options``."""
+
+    _fields_ = [
+        ("memory", PropertiesStruct), ("mode", c_uint32), ("group", c_uint32), ("has_group", c_bool), ("handle", c_uint64),
+        ("reserved", c_uint64 * 4),
+    ]  # fmt: skip
+
+
+class PartStruct(ctypes.Structure):
+    """``gpu_vmm_part``."""
+
+    _fields_ = [
+        ("name", c_char_p), ("offset", c_uint64), ("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16), ("ndim", c_int32),
+        ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)), ("reserved", c_uint64 * 4),
+    ]  # fmt: skip
 
 
 _OBJECT = c_void_p
@@ -229,6 +247,31 @@ if sys.platform == "linux":
             "gpu_vmm_followed_range": (_STATUS, [_OBJECT, _U64, _U64]),
             "gpu_vmm_followed_read": (_STATUS, [_OBJECT, c_uint64, c_void_p, c_uint64]),
             "gpu_vmm_followed_write": (_STATUS, [_OBJECT, c_uint64, c_void_p, c_uint64]),
+            "gpu_vmm_connect": (_STATUS, [_OBJECT, c_char_p, _NEW]),
+            "gpu_vmm_connect_user": (_STATUS, [_OBJECT, c_char_p, c_uint32, _NEW]),
+            "gpu_vmm_client_free": (None, [_OBJECT]),
+            "gpu_vmm_client_status": (_STATUS, [_OBJECT, POINTER(c_void_p)]),
+            "gpu_vmm_client_create": (_STATUS, [_OBJECT, c_char_p, c_uint64, POINTER(CreateOptionsStruct), _NEW]),
+            "gpu_vmm_client_open": (_STATUS, [_OBJECT, c_char_p, c_uint32, c_uint64, _NEW]),
+            "gpu_vmm_client_drop": (_STATUS, [_OBJECT, c_char_p]),
+            "gpu_vmm_lease_free": (None, [_OBJECT]),
+            "gpu_vmm_lease_close": (_STATUS, [_OBJECT]),
+            "gpu_vmm_lease_region": (_STATUS, [_OBJECT, _NEW]),
+            "gpu_vmm_lease_state": (_STATUS, [_OBJECT, _U32, _U64]),
+            "gpu_vmm_lease_layout": (_STATUS, [_OBJECT, _NEW]),
+            "gpu_vmm_lease_fd": (_STATUS, [_OBJECT, POINTER(c_int32)]),
+            "gpu_vmm_lease_next": (_STATUS, [_OBJECT, c_uint64, _U32]),
+            "gpu_vmm_lease_apply": (_STATUS, [_OBJECT, _U64]),
+            "gpu_vmm_lease_renew": (_STATUS, [_OBJECT, c_uint64, c_uint64, c_bool, POINTER(RangeStruct)]),
+            "gpu_vmm_lease_commit": (_STATUS, [_OBJECT, _OBJECT, _U64]),
+            "gpu_vmm_lease_downgrade": (_STATUS, [_OBJECT]),
+            "gpu_vmm_layout_new": (_STATUS, [_NEW]),
+            "gpu_vmm_layout_free": (None, [_OBJECT]),
+            "gpu_vmm_layout_set_part": (_STATUS, [_OBJECT, POINTER(PartStruct)]),
+            "gpu_vmm_layout_set_note": (_STATUS, [_OBJECT, c_char_p, c_char_p]),
+            "gpu_vmm_layout_sizes": (_STATUS, [_OBJECT, _U64, _U64]),
+            "gpu_vmm_layout_part": (_STATUS, [_OBJECT, c_uint64, POINTER(PartStruct)]),
+            "gpu_vmm_layout_note": (_STATUS, [_OBJECT, c_uint64, POINTER(c_char_p), POINTER(c_char_p)]),
         }
     )
 if os.name == "posix":  # elsewhere the library has no file descriptors

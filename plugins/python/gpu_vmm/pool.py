@@ -34,9 +34,9 @@ class Blocks:
     __slots__ = ("device", "movable", "owners", "lock")
 
     def __init__(self, device: str = "", movable: bool = True) -> None:
-        self.device = device
+        self.device: str = device
         """The name of the device that has the memory."""
-        self.movable = movable
+        self.movable: bool = movable
         """Whether the blocks may move to another device: PyTorch's tensors name theirs."""
         self.owners: Dict[int, weakref.ref[Block]] = {}
         """By address."""

@@ -251,3 +251,70 @@ class CudaArrayInterface(TypedDict):
     """The address, and whether the memory is read-only."""
     version: int
     stream: Optional[int]
+
+
+class ServerInfo(TypedDict):
+    """A server that keeps memory."""
+
+    version: str
+    """The version of gpu-vmm that runs."""
+    vendor: str
+    process: int
+    held: int
+    """The memory that it holds or has promised, in bytes."""
+    old: int
+    """The part of it that is in no region any more and that clients still use."""
+    budget: Optional[int]
+    clients: int
+    """The number of connections, this one included."""
+
+
+class RegionInfo(TypedDict):
+    """A region of a server."""
+
+    name: str
+    address: int
+    """Its address in every client."""
+    size: int
+    handles: int
+    """The number of its memory handles."""
+    device: str
+    """The UUID of the device."""
+    epoch: int
+    """0 before the first commit."""
+    layout: int
+    """The size of its layout, in bytes."""
+    user: int
+    group: int
+    mode: str
+    """In octal, such as ``640``."""
+    readers: int
+    has_writer: bool
+    waiting: int
+    """The number of clients that wait for a lease."""
+
+
+class ClientInfo(TypedDict):
+    """A client of a server with a lease, or one that waits for a lease."""
+
+    process: int
+    """0 if the server cannot see it."""
+    user: int
+    region: str
+    lease: Literal["read", "write"]
+    waits: bool
+    epoch: int
+    """The epoch that it has mapped."""
+    bytes: int
+    """The memory that it keeps alive or fills."""
+    lingers: bool
+    """Whether its connection has ended without notice and its process has not: it may still map the memory."""
+
+
+class ServerStatus(TypedDict):
+    """``Client.status()``."""
+
+    server: ServerInfo
+    regions: List[RegionInfo]
+    """The regions that this user may read, by name."""
+    clients: List[ClientInfo]
