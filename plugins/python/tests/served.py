@@ -52,7 +52,7 @@ class Served(Case):
         lease.commit(gpu_vmm.serve.Layout(parts or {}))
         return lease
 
-    def elsewhere(self, code, **environment):
+    def elsewhere(self, code, **options):
         """Runs code in another process, which has a `client`. Returns its output."""
         setup = f"import gpu_vmm, os, signal, sys\nclient = gpu_vmm.connect({self.path!r}, gpu_vmm.open({NAME!r}))\n"
-        return self.script(setup + code, **environment)
+        return self.script(setup + code, **options)

@@ -6,13 +6,14 @@ The tests check this file with mypy and pyright, and never run it.
 from __future__ import annotations
 
 import array
+import select
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 from typing_extensions import CapsuleType, assert_type
 
 import gpu_vmm
-from gpu_vmm import vmm
+from gpu_vmm import serve, vmm
 
 
 def accepted(name: gpu_vmm.DTypeName, dtype: gpu_vmm.DTypeLike, rows: "np.ndarray[Any, np.dtype[np.float64]]") -> None:
@@ -89,6 +90,23 @@ def low_level(backend: vmm.Backend, transfers: List[str]) -> None:
         sequence.resume(sequence)  # type: ignore[arg-type]
     with vmm.BankedRegion(backend, unit) as banked:
         assert_type(banked.selected, Optional[int])
+
+
+def of_a_server(path: str) -> None:
+    client = gpu_vmm.connect(path)
+    assert_type(client, serve.Client)
+    assert_type(client.status()["server"]["held"], int)
+    assert_type([region["epoch"] for region in client.regions()], List[int])
+    with client.create("name", 1, vmm.Properties(device=1), mode=0o640) as lease:
+        assert_type(lease, serve.Lease)
+        assert_type(lease.renew(0, copy=False), Tuple[int, int])
+        layout = serve.Layout({"a": serve.Part(0, np.float32, (2,)), "b": serve.Part(8, "float8_e4m3fn", ())}, {"key": "note"})
+        assert_type(lease.commit(layout), int)
+        assert_type(lease.layout.notes, Dict[str, str])
+        assert_type(lease.next(1.5), serve.LeaseEvent)
+        assert_type(lease["a"].shape, Tuple[int, ...])
+        print(np.from_dlpack(lease["a"]), select.select([lease], [], [], 0))
+    client.open("name", "append")  # type: ignore[arg-type]
 
 
 def refused(vec: gpu_vmm.DeviceVec, view: gpu_vmm.ReadOnlyVec, name: str) -> None:

@@ -24,6 +24,8 @@ from ..errors import Busy, Error, NotFound, NotInstalled, Suspended, Unsupported
 from ..pool import Blocks, Pool
 from ..results import PoolStats
 from . import _table
+from ._served import attach as attach
+from ._served import publish as publish
 
 # The hooks of PyTorch's allocator: each setter, and the library's function for it.
 _HOOKS = (
