@@ -52,7 +52,14 @@ pub use gpu_vmm_share as share;
 pub use gpu_vmm_snapshot as snapshot;
 
 /// Compiles and runs the Rust examples of the README and of the guide.
-#[cfg(all(doctest, feature = "host", feature = "pool", feature = "share", feature = "snapshot"))]
+#[cfg(all(
+    doctest,
+    feature = "host",
+    feature = "pool",
+    feature = "serve",
+    feature = "share",
+    feature = "snapshot"
+))]
 mod chapters {
     macro_rules! chapters {
         ($($name:ident: $file:literal,)*) => { $(#[doc = include_str!($file)] struct $name;)* };
@@ -66,6 +73,7 @@ mod chapters {
         Growing: "../docs/guide/growing.md",
         SameAddress: "../docs/guide/same-address.md",
         Sharing: "../docs/guide/sharing.md",
+        Serve: "../docs/guide/serve.md",
         Pool: "../docs/guide/pool.md",
         Troubleshooting: "../docs/guide/troubleshooting.md",
         Porting: "../docs/guide/porting.md",
