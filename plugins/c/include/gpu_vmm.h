@@ -450,6 +450,8 @@ typedef struct {
   uint32_t group;
   // Whether the region has the group `group`, and not the group of this process.
   bool has_group;
+  // The address of the region, which must be free in this process and on the server; 0 for a random one.
+  uint64_t address;
   // The size of a memory handle, rounded up to the granularity; 0 for the default, at most 256 MiB. gpu_vmm_lease_renew replaces whole
   // handles.
   uint64_t handle;
@@ -2366,12 +2368,12 @@ void gpu_vmm_client_free(gpu_vmm_client *client);
 gpu_vmm_status gpu_vmm_client_status(const gpu_vmm_client *client,
                                      char **json);
 
-// Creates a region of at least `size` bytes on the server, at an address that is free in this process and on the server. Null options
-// mean the default. The lease can write to all of its memory. Other clients see the region after the first gpu_vmm_lease_commit; a lease
+// Creates a region of at least `size` bytes on the server, by default at a random address that is free in this process and on the server.
+// Null options mean the default. The lease can write to all of its memory. Other clients see the region after the first gpu_vmm_lease_commit; a lease
 // that ends before that leaves nothing. Free the lease with gpu_vmm_lease_free.
 //
 // Returns GPU_VMM_BUSY if the server has a region of the name or its limit of regions, GPU_VMM_OUT_OF_MEMORY if the server's budget or
-// the device has no room, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNSUPPORTED for a device without a UUID, GPU_VMM_INVALID_ARGUMENT for a name
+// the device has no room, GPU_VMM_ADDRESS_TAKEN if the address of the options is not free, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNSUPPORTED for a device without a UUID, GPU_VMM_INVALID_ARGUMENT for a name
 // that is none, and the statuses of gpu_vmm_connect.
 //
 // # Safety
@@ -2383,6 +2385,23 @@ gpu_vmm_status gpu_vmm_client_create(const gpu_vmm_client *client,
                                      uint64_t size,
                                      const gpu_vmm_create_options *options,
                                      gpu_vmm_lease **lease);
+
+// Creates a region with the contents of a safetensors file, and commits it. Its tensors are parts of the layout, aligned to 256 bytes, and
+// its metadata are the notes. A file that gpu_vmm_lease_save has written is loaded at the address that its region had, unless the options
+// have another one. A null name is the name in such a file. Null options mean the default. Free the lease with gpu_vmm_lease_free.
+//
+// Returns GPU_VMM_FILE for a file that cannot be read, is malformed, has no contents or no name, or has elements of less than 8 bits, and
+// the statuses of gpu_vmm_client_create. There is then no region.
+//
+// # Safety
+//
+// `client` is null or a client. `path` is null or a string. `name` is null or a string. `options` is null or points to options. `lease` is
+// null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_client_load(const gpu_vmm_client *client,
+                                   const char *path,
+                                   const char *name,
+                                   const gpu_vmm_create_options *options,
+                                   gpu_vmm_lease **lease);
 
 // Opens a region of the server: maps its last epoch at its address, read-only. `kind` is GPU_VMM_LEASE_READ or GPU_VMM_LEASE_WRITE. Waits
 // up to `milliseconds` until the region exists and is committed and, to write, until no other client has its write lease. Free the lease
@@ -2526,6 +2545,19 @@ gpu_vmm_status gpu_vmm_lease_renew(const gpu_vmm_lease *lease,
 gpu_vmm_status gpu_vmm_lease_commit(const gpu_vmm_lease *lease,
                                     const gpu_vmm_layout *layout,
                                     uint64_t *epoch);
+
+// Writes the region, with its layout, name and address, to a safetensors file, from which gpu_vmm_client_load makes the same region again.
+// A file of that name is replaced when the new one is complete. `bytes` receives its size; it may be null. Other readers of the format find
+// the parts whose elements follow each other.
+//
+// Returns GPU_VMM_FILE if the file cannot be written, and for a layout that its header cannot have. A file of that name is then as before.
+//
+// # Safety
+//
+// `lease` is null or a lease. `path` is null or a string. `bytes` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_lease_save(const gpu_vmm_lease *lease,
+                                  const char *path,
+                                  uint64_t *bytes);
 
 // Makes a write lease a read lease, so that another client can write, after waiting for the devices. New memory that was not committed is
 // lost, and the epoch's memory is mapped in its place.

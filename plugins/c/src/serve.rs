@@ -15,7 +15,7 @@ use crate::status::{CallResult, Failure, Status};
 use crate::texts::{self, check_place, clear, give_box, give_json, object, take_box};
 use gpu_vmm::serve::{Client as Connection, CreateOptions as Creates, LeaseKind, Mode};
 use gpu_vmm::share::Allowed;
-use gpu_vmm::{AnyBackend, Bytes};
+use gpu_vmm::{Address, AnyBackend, Bytes};
 use lease::Lease;
 use std::ffi::c_char;
 use std::time::Duration;
@@ -47,6 +47,8 @@ pub struct CreateOptions {
     pub group: u32,
     /// Whether the region has the group `group`, and not the group of this process.
     pub has_group: bool,
+    /// The address of the region, which must be free in this process and on the server; 0 for a random one.
+    pub address: u64,
     /// The size of a memory handle, rounded up to the granularity; 0 for the default, at most 256 MiB. gpu_vmm_lease_renew replaces whole
     /// handles.
     pub handle: u64,
@@ -71,6 +73,7 @@ impl CreateOptions {
             })?;
         }
         options.group = from.has_group.then_some(from.group);
+        options.address = (from.address != 0).then_some(Address(from.address));
         options.handle = Bytes(from.handle);
         Ok(options)
     }
@@ -172,12 +175,12 @@ pub unsafe extern "C" fn gpu_vmm_client_status(client: *const Client, json: *mut
     })
 }
 
-/// Creates a region of at least `size` bytes on the server, at an address that is free in this process and on the server. Null options
-/// mean the default. The lease can write to all of its memory. Other clients see the region after the first gpu_vmm_lease_commit; a lease
+/// Creates a region of at least `size` bytes on the server, by default at a random address that is free in this process and on the server.
+/// Null options mean the default. The lease can write to all of its memory. Other clients see the region after the first gpu_vmm_lease_commit; a lease
 /// that ends before that leaves nothing. Free the lease with gpu_vmm_lease_free.
 ///
 /// Returns GPU_VMM_BUSY if the server has a region of the name or its limit of regions, GPU_VMM_OUT_OF_MEMORY if the server's budget or
-/// the device has no room, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNSUPPORTED for a device without a UUID, GPU_VMM_INVALID_ARGUMENT for a name
+/// the device has no room, GPU_VMM_ADDRESS_TAKEN if the address of the options is not free, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNSUPPORTED for a device without a UUID, GPU_VMM_INVALID_ARGUMENT for a name
 /// that is none, and the statuses of gpu_vmm_connect.
 ///
 /// # Safety
@@ -200,6 +203,37 @@ pub unsafe extern "C" fn gpu_vmm_client_create(
             let (client, name) = (&object("client", client)?.0, texts::required("name", name)?);
             let options = CreateOptions::read(options.as_ref())?;
             give_box("lease", lease, || Lease::new(client.create(name, Bytes(size), &options)?))
+        }
+    })
+}
+
+/// Creates a region with the contents of a safetensors file, and commits it. Its tensors are parts of the layout, aligned to 256 bytes, and
+/// its metadata are the notes. A file that gpu_vmm_lease_save has written is loaded at the address that its region had, unless the options
+/// have another one. A null name is the name in such a file. Null options mean the default. Free the lease with gpu_vmm_lease_free.
+///
+/// Returns GPU_VMM_FILE for a file that cannot be read, is malformed, has no contents or no name, or has elements of less than 8 bits, and
+/// the statuses of gpu_vmm_client_create. There is then no region.
+///
+/// # Safety
+///
+/// `client` is null or a client. `path` is null or a string. `name` is null or a string. `options` is null or points to options. `lease` is
+/// null or points to a writable pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_client_load(
+    client: *const Client,
+    path: *const c_char,
+    name: *const c_char,
+    options: *const CreateOptions,
+    lease: *mut *mut Lease,
+) -> Status {
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(lease) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let (client, path) = (&object("client", client)?.0, texts::path("path", path)?);
+            let (name, options) = (texts::optional("name", name)?, CreateOptions::read(options.as_ref())?);
+            give_box("lease", lease, || Lease::new(client.load(path, name, &options)?))
         }
     })
 }

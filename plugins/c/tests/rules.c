@@ -267,6 +267,8 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(text, gpu_vmm_client_status(NULL, &text));
     FAILS(object.lease, gpu_vmm_client_create(NULL, "name", 1, NULL, &object.lease));
     FAILS(object.lease, gpu_vmm_client_open(NULL, "name", GPU_VMM_LEASE_READ, 0, &object.lease));
+    FAILS(object.lease, gpu_vmm_client_load(NULL, "/no/such/file", "name", NULL, &object.lease));
+    FAILS(number, gpu_vmm_lease_save(NULL, "/no/such/folder/file", &number));
     FAILS(object.region, gpu_vmm_lease_region(NULL, &object.region));
     FAILS(level, gpu_vmm_lease_state(NULL, &level, NULL));
     FAILS(number, gpu_vmm_lease_state(NULL, NULL, &number));

@@ -101,7 +101,7 @@ class CreateOptionsStruct(ctypes.Structure):
     """``gpu_vmm_create_options``."""
 
     _fields_ = [
-        ("memory", PropertiesStruct), ("mode", c_uint32), ("group", c_uint32), ("has_group", c_bool), ("handle", c_uint64),
+        ("memory", PropertiesStruct), ("mode", c_uint32), ("group", c_uint32), ("has_group", c_bool), ("address", c_uint64), ("handle", c_uint64),
         ("reserved", c_uint64 * 4),
     ]  # fmt: skip
 
@@ -252,6 +252,8 @@ if sys.platform == "linux":
             "gpu_vmm_client_free": (None, [_OBJECT]),
             "gpu_vmm_client_status": (_STATUS, [_OBJECT, POINTER(c_void_p)]),
             "gpu_vmm_client_create": (_STATUS, [_OBJECT, c_char_p, c_uint64, POINTER(CreateOptionsStruct), _NEW]),
+            "gpu_vmm_client_load": (_STATUS, [_OBJECT, c_char_p, c_char_p, POINTER(CreateOptionsStruct), _NEW]),
+            "gpu_vmm_lease_save": (_STATUS, [_OBJECT, c_char_p, _U64]),
             "gpu_vmm_client_open": (_STATUS, [_OBJECT, c_char_p, c_uint32, c_uint64, _NEW]),
             "gpu_vmm_client_drop": (_STATUS, [_OBJECT, c_char_p]),
             "gpu_vmm_lease_free": (None, [_OBJECT]),

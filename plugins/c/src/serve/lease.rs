@@ -13,7 +13,7 @@ use crate::handles::{self, Kind, Object};
 use crate::observer::Range;
 use crate::region::Region;
 use crate::status::{CallResult, Failure, Status};
-use crate::texts::{check_place, clear, give, give_box, give_if_wanted, object, take_box};
+use crate::texts::{self, check_place, clear, give, give_box, give_if_wanted, object, take_box};
 use gpu_vmm::dlpack::TensorRegion;
 use gpu_vmm::extend::Lock;
 use gpu_vmm::serve::{Lease as Leased, LeaseEvent, RenewContents};
@@ -21,6 +21,7 @@ use gpu_vmm::{
     AnyBackend, BackingChange, BackingObserver, BackingOutcome, Bytes, Operation, Region as Memory, WaitFor,
 };
 use std::error::Error;
+use std::ffi::c_char;
 use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 use std::time::Duration;
@@ -388,6 +389,34 @@ pub unsafe extern "C" fn gpu_vmm_lease_commit(
         let number = lease.change(operation, |lease| lease.commit(layout.as_ref()))?;
         // SAFETY: guaranteed by the caller.
         unsafe { give_if_wanted(epoch, number) };
+        Ok(())
+    })
+}
+
+/// Writes the region, with its layout, name and address, to a safetensors file, from which gpu_vmm_client_load makes the same region again.
+/// A file of that name is replaced when the new one is complete. `bytes` receives its size; it may be null. Other readers of the format find
+/// the parts whose elements follow each other.
+///
+/// Returns GPU_VMM_FILE if the file cannot be written, and for a layout that its header cannot have. A file of that name is then as before.
+///
+/// # Safety
+///
+/// `lease` is null or a lease. `path` is null or a string. `bytes` is null or points to a writable number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_lease_save(
+    lease: *const Lease,
+    path: *const c_char,
+    bytes: *mut u64,
+) -> Status {
+    // SAFETY: null or writable for a number, as the caller guarantees.
+    unsafe { clear(bytes) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let (lease, path) = (object("lease", lease)?, texts::path("path", path)?);
+            let size = lease.change(Operation::SaveRegion, |lease| lease.save(path))?;
+            give_if_wanted(bytes, size.0);
+        }
         Ok(())
     })
 }

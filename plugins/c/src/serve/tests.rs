@@ -7,7 +7,7 @@ use super::*;
 use crate::handles;
 use crate::region::{Region, gpu_vmm_region_read, gpu_vmm_region_size, gpu_vmm_region_write};
 use crate::status::{
-    GPU_VMM_ACCESS_DENIED, GPU_VMM_ADDRESS_TAKEN, GPU_VMM_BUSY, GPU_VMM_INVALID_ARGUMENT,
+    GPU_VMM_ACCESS_DENIED, GPU_VMM_ADDRESS_TAKEN, GPU_VMM_BUSY, GPU_VMM_FILE, GPU_VMM_INVALID_ARGUMENT,
     GPU_VMM_NO_LISTENER, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY, GPU_VMM_OUT_OF_RANGE,
     GPU_VMM_PEER, GPU_VMM_TIMED_OUT,
 };
@@ -122,6 +122,7 @@ fn zeros() -> CreateOptions {
         mode: 0,
         group: 0,
         has_group: false,
+        address: 0,
         handle: 0,
         reserved: [0; 4],
     }
@@ -402,6 +403,49 @@ fn status_describes_region_and_client() {
     assert_eq!(status["server"]["vendor"], "host");
     // SAFETY: the lease is not used any more.
     unsafe { gpu_vmm_lease_free(lease) };
+}
+
+#[test]
+fn saved_region_is_loaded_at_its_address() {
+    let served = Served::new("saved", None);
+    let folder = std::env::temp_dir().join(format!("gpu-vmm-c-saved-region-{}", std::process::id()));
+    let path = CString::new(folder.as_os_str().as_bytes()).unwrap();
+    let lease = served.create(c"a/b", UNIT).unwrap();
+    assert_eq!(write(lease, b"first"), GPU_VMM_OK);
+    commit(lease, null());
+    let (mut address, mut size, mut loaded) = (0, 0, null_mut());
+    let (client, text) = (served.client, path.as_ptr());
+    // SAFETY: the objects are freed after their last use, the texts are strings, and the places are writable.
+    unsafe {
+        let load = |name, options: *const CreateOptions, place: *mut *mut Lease| {
+            gpu_vmm_client_load(client, text, name, options, place)
+        };
+        crate::region::gpu_vmm_region_address(region(lease), &raw mut address);
+        assert_eq!(gpu_vmm_lease_save(lease, text, &raw mut size), GPU_VMM_OK, "{}", last_error());
+        assert_eq!(size, std::fs::metadata(&folder).unwrap().len());
+        let elsewhere = CreateOptions { address: address + (1 << 36), ..zeros() };
+        assert_eq!(load(null(), &raw const elsewhere, &raw mut loaded), GPU_VMM_BUSY);
+        assert_eq!(load(c"c".as_ptr(), null(), &raw mut loaded), GPU_VMM_ADDRESS_TAKEN);
+        gpu_vmm_lease_free(lease);
+        assert_eq!(gpu_vmm_client_drop(client, c"a/b".as_ptr()), GPU_VMM_OK);
+        assert_eq!(load(null(), null(), &raw mut loaded), GPU_VMM_OK, "{}", last_error());
+        let mut found = 0;
+        crate::region::gpu_vmm_region_address(region(loaded), &raw mut found);
+        assert_eq!((found, read(loaded), state(loaded).1), (address, *b"first", 1));
+        let mut other = null_mut();
+        assert_eq!(load(c"d".as_ptr(), &raw const elsewhere, &raw mut other), GPU_VMM_OK, "{}", last_error());
+        crate::region::gpu_vmm_region_address(region(other), &raw mut found);
+        assert_eq!((found, read(other)), (elsewhere.address, *b"first"));
+        let nowhere = c"/no/such/folder/file".as_ptr();
+        assert_eq!(gpu_vmm_lease_save(other, nowhere, &raw mut size), GPU_VMM_FILE);
+        std::fs::write(&folder, b"no tensors").unwrap();
+        let mut none = null_mut();
+        assert_eq!(load(c"e".as_ptr(), null(), &raw mut none), GPU_VMM_FILE);
+        assert!(none.is_null());
+        gpu_vmm_lease_free(loaded);
+        gpu_vmm_lease_free(other);
+    }
+    std::fs::remove_file(&folder).unwrap();
 }
 
 /// The caller must not free a lease's region; nothing breaks if it does.

@@ -6,7 +6,7 @@ import ctypes
 import json
 import math
 import os
-from typing import List, Literal, Optional, SupportsIndex
+from typing import Any, List, Literal, Optional, SupportsIndex
 
 from .._arguments import Path, path_of, text, unsigned
 from .._handles import ClientHandle, LeaseHandle
@@ -20,7 +20,6 @@ from ..vmm._closable import Closable
 from ..vmm._waits import interruptible, linux_function, seconds_of
 from ..vmm.device import checked
 from ..vmm.properties import DEFAULT, Properties, struct_of
-from . import _safetensors
 from ._lease import Lease
 
 _MODE = 0o600
@@ -82,37 +81,59 @@ class Client(Closable):
         *,
         mode: SupportsIndex = _MODE,
         group: Optional[SupportsIndex] = None,
+        address: SupportsIndex = 0,
         handle: SupportsIndex = 0,
     ) -> Lease:
         """Creates a region of at least ``size`` bytes, and returns its write lease, which can write to all of the memory.
 
         ``memory``: the device and the kind of the memory; its handle types have no effect. ``mode``: the users that may read and replace the
-        region, as the permission bits of a file, read 4 and write 2. ``group``: the region's group; None for this process's. ``handle``: the
-        size of a memory handle in bytes, 0 for at most 256 MiB; :meth:`Lease.renew` replaces whole handles. Other clients see the region
-        after the first :meth:`Lease.commit`; a lease that ends before that leaves nothing.
+        region, as the permission bits of a file, read 4 and write 2. ``group``: the region's group; None for this process's. ``address``: that
+        of the region, which must be free in this process and on the server; 0 for a random one. ``handle``: the size of a memory handle in
+        bytes, 0 for at most 256 MiB; :meth:`Lease.renew` replaces whole handles. Other clients see the region after the first
+        :meth:`Lease.commit`; a lease that ends before that leaves nothing.
 
-        Raises Busy if the server has a region of the name; OutOfMemory if the server's budget or the device has no room; NoSuchDevice;
-        Unsupported for a device without a UUID; InvalidArgument for a name that is none, and what :func:`connect` raises.
+        Raises Busy if the server has a region of the name; OutOfMemory if the server's budget or the device has no room; AddressTaken;
+        NoSuchDevice; Unsupported for a device without a UUID; InvalidArgument for a name that is none, and what :func:`connect` raises.
         """
-        bits = unsigned("mode", mode, 32)
-        if not bits:
-            raise InvalidArgument("mode: 0 permits nothing, also to the owner; pass read and write bits, such as 0o640")
-        options = CreateOptionsStruct(
-            memory=struct_of(memory),
-            mode=bits,
-            group=0 if group is None else unsigned("group", group, 32),
-            has_group=group is not None,
-            handle=unsigned("handle", handle),
-        )
-        encoded, length, client = text("name", name), unsigned("size", size), self._handle
-        create = linux_function("gpu_vmm_client_create")
+        options = _options(memory, mode, group, address, handle)
+        encoded, length = text("name", name), unsigned("size", size)
+        return self._leased(name, "gpu_vmm_client_create", encoded, length, ctypes.byref(options))
 
-        def created() -> LeaseHandle:
+    def load_safetensors(
+        self,
+        path: Path,
+        name: Optional[str] = None,
+        memory: Properties = DEFAULT,
+        *,
+        mode: SupportsIndex = _MODE,
+        group: Optional[SupportsIndex] = None,
+        address: SupportsIndex = 0,
+        handle: SupportsIndex = 0,
+    ) -> Lease:
+        """Creates a region with the tensors of a safetensors file, commits it, and returns its write lease.
+
+        Each tensor is a part of its name, aligned to 256 bytes, and the file's metadata are the notes. Several threads read the file and copy
+        it to the device. ``name``: None for the name in a file of :meth:`Lease.save_safetensors`, which is loaded at the address that its
+        region had, unless ``address`` is another one. The other arguments are those of :meth:`create`. Needs neither PyTorch nor the package
+        safetensors.
+
+        Raises FileError for a file that cannot be read, is malformed, has no contents or no name, or has elements of less than 8 bits, and
+        what :meth:`create` raises. There is then no region.
+        """
+        options, file = _options(memory, mode, group, address, handle), path_of("path", path)
+        encoded = None if name is None else text("name", name)
+        return self._leased(name, "gpu_vmm_client_load", file, encoded, ctypes.byref(options))
+
+    def _leased(self, name: Optional[str], function: str, *arguments: Any) -> Lease:
+        """Returns the lease of a call of the library, which may take long."""
+        client, call = self._handle, linux_function(function)
+
+        def made() -> LeaseHandle:
             pointer = ctypes.c_void_p()
-            check(create(client, encoded, length, ctypes.byref(options), ctypes.byref(pointer)))
+            check(call(client, *arguments, ctypes.byref(pointer)))
             return LeaseHandle(pointer)
 
-        return Lease._leased(self._backend, name, interruptible(created))
+        return Lease._leased(self._backend, name, interruptible(made))
 
     def open(self, name: str, mode: Literal["read", "write"] = "read", wait: float = 0) -> Lease:
         """Opens a region: maps its last epoch at its address, read-only. Waits up to ``wait`` seconds, a day at most, until the region
@@ -125,15 +146,8 @@ class Client(Closable):
         kind = _KINDS.get(mode)
         if kind is None:
             raise InvalidArgument(f"open: mode is {mode!r}; expected \"read\" or \"write\"")
-        encoded, client, open_ = text("name", name), self._handle, linux_function("gpu_vmm_client_open")
         milliseconds = math.ceil(1000 * seconds_of(wait, "wait"))
-
-        def opened() -> LeaseHandle:
-            pointer = ctypes.c_void_p()
-            check(open_(client, encoded, kind, milliseconds, ctypes.byref(pointer)))
-            return LeaseHandle(pointer)
-
-        return Lease._leased(self._backend, name, interruptible(opened) if milliseconds else opened())
+        return self._leased(name, "gpu_vmm_client_open", text("name", name), kind, milliseconds)
 
     def drop(self, name: str) -> None:
         """Removes a region from the server. Clients keep the memory that they have mapped, and :meth:`Lease.next` reports it to them.
@@ -141,37 +155,6 @@ class Client(Closable):
         Raises NotFound, AccessDenied if the region is another user's, and what :func:`connect` raises.
         """
         check(linux_function("gpu_vmm_client_drop")(self._handle, text("name", name)))
-
-    def load_safetensors(
-        self,
-        path: Path,
-        name: str,
-        memory: Properties = DEFAULT,
-        *,
-        mode: SupportsIndex = _MODE,
-        group: Optional[SupportsIndex] = None,
-        handle: SupportsIndex = 0,
-    ) -> Lease:
-        """Creates a region with the tensors of a safetensors file, and commits it. Returns its lease.
-
-        Each tensor is a part of its name, aligned to 256 bytes; the file's metadata are the notes. The arguments are those of
-        :meth:`create`. The file is copied in pieces of 16 MiB. Needs neither PyTorch nor the package safetensors.
-
-        Raises FileError for a file that cannot be read or is malformed, Unsupported for an element type without a name in
-        :data:`~gpu_vmm.serve.PartDType`, and what :meth:`create` and :meth:`Lease.commit` raise.
-        """
-        with _safetensors.File(path) as file:
-            lease = self.create(name, max(1, file.size), memory, mode=mode, group=group, handle=handle)
-            try:
-                region = lease.region
-                file.copy(lambda contents, offset: region.write(contents, offset))
-                del region
-                lease.commit(file.layout)
-            except BaseException:
-                lease.close()
-                raise
-            return lease
-
 
 def connect(path: Path, backend: Optional[Backend] = None, *, user: Optional[SupportsIndex] = None) -> Client:
     """Connects to the server that listens at ``path``, such as the command ``gpu-vmm serve``.
@@ -184,3 +167,20 @@ def connect(path: Path, backend: Optional[Backend] = None, *, user: Optional[Sup
     known to both sides, or without Linux; and TimedOut if it does not answer.
     """
     return Client(open_backend() if backend is None else backend, path, user=user)
+
+
+def _options(
+    memory: Properties, mode: SupportsIndex, group: Optional[SupportsIndex], address: SupportsIndex, handle: SupportsIndex
+) -> CreateOptionsStruct:
+    """Returns ``gpu_vmm_create_options``."""
+    bits = unsigned("mode", mode, 32)
+    if not bits:
+        raise InvalidArgument("mode: 0 permits nothing, also to the owner; pass read and write bits, such as 0o640")
+    return CreateOptionsStruct(
+        memory=struct_of(memory),
+        mode=bits,
+        group=0 if group is None else unsigned("group", group, 32),
+        has_group=group is not None,
+        address=unsigned("address", address),
+        handle=unsigned("handle", handle),
+    )

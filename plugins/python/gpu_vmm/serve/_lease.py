@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Dict, Literal, Optional, SupportsIndex, Tuple
 
-from .._arguments import unsigned
+from .._arguments import Path, path_of, unsigned
 from .._handles import LeasedRegionHandle, LeaseHandle
 from .._library import check
 from .._number import Number
@@ -51,9 +51,11 @@ class Lease(Closable):
     _name: str
 
     @classmethod
-    def _leased(cls, backend: Backend, name: str, handle: LeaseHandle) -> Lease:
+    def _leased(cls, backend: Backend, name: Optional[str], handle: LeaseHandle) -> Lease:
         made = cls._of(handle)
-        made._backend, made._name, made._cached = backend, name, None
+        made._backend, made._cached = backend, None
+        # The library names regions as the server does.
+        made._name = made.region.tag if name is None else name
         return made
 
     def __repr__(self) -> str:
@@ -193,6 +195,16 @@ class Lease(Closable):
         epoch, given = ctypes.c_uint64(), None if layout is None else to_library(layout)
         check(linux_function("gpu_vmm_lease_commit")(self._handle, given, ctypes.byref(epoch)))
         return epoch.value
+
+    def save_safetensors(self, path: Path) -> int:
+        """Writes the region, with its layout, name and address, to a file for ``Client.load_safetensors``. Returns the size of the file.
+
+        A file of that name is replaced when the new one is complete. Other readers of the format find the parts whose elements follow each
+        other. Raises FileError.
+        """
+        size = ctypes.c_uint64()
+        check(linux_function("gpu_vmm_lease_save")(self._handle, path_of("path", path), ctypes.byref(size)))
+        return size.value
 
     def downgrade(self) -> None:
         """Makes a write lease a read lease, so that another client can write, after waiting for the devices.
