@@ -24,7 +24,8 @@ pub(crate) struct Exchange {
     pub(super) channel: Channel,
     /// True while it belongs to a lease, whose end is reported.
     is_lease: bool,
-    /// A forked child has the same connection, and its copies of the lease's values unmap nothing.
+    /// A forked child has the same connection, and its copies of the lease's values unmap nothing. A message that it sent or
+    /// received would be missing in this process, and its requests would be this process's.
     process: Process,
 }
 
@@ -53,6 +54,7 @@ impl Exchange {
     }
 
     pub(crate) fn send(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+        self.process.check(self.operation)?;
         extend::send(&mut self.channel, self.operation, request, descriptors)
     }
 
@@ -72,6 +74,7 @@ impl Exchange {
     }
 
     pub(super) fn take(&mut self, wait: &Wait) -> Result<(Reply, Vec<OwnedFd>)> {
+        self.process.check(self.operation)?;
         let (reply, descriptors): (Reply, Vec<OwnedFd>) = extend::receive(&mut self.channel, wait)?;
         if let Reply::Refused(error) = reply {
             return Err(Error::of_extension(self.operation, error.printable()));

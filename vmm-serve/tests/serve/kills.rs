@@ -108,6 +108,32 @@ fn lease_survives_its_copy_in_a_child() {
     assert_eq!((value(&lease), lease.commit(None).unwrap()), (7, 2));
 }
 
+/// The child has the same socket: what it sends and receives would be missing in its parent.
+#[test]
+fn lease_in_a_child_exchanges_nothing() {
+    let server = ServerProcess::start();
+    let client = server.client();
+    let mut lease = publish(&client, "a", 1, 7);
+    Child::fork(|| {
+        let forked = |result: Result<()>| assert_eq!(result.unwrap_err().kind(), ErrorKind::Forked);
+        forked(lease.renew(Bytes(0), UNIT, RenewContents::Copy, idle()).map(drop));
+        forked(lease.commit(None).map(drop));
+        forked(lease.downgrade(idle()));
+        forked(lease.next(Duration::ZERO).map(drop));
+        // A connection of its own is the child's.
+        assert_eq!(client.status().unwrap().regions.len(), 1);
+    })
+    .finish();
+    lease.renew(Bytes(0), UNIT, RenewContents::Copy, idle()).unwrap();
+    assert_eq!((value(&lease), lease.commit(None).unwrap()), (7, 2));
+    Child::fork(|| {
+        assert_eq!(lease.next(Duration::ZERO).unwrap_err().kind(), ErrorKind::Forked);
+    })
+    .finish();
+    lease.close(idle()).unwrap();
+    server.idle();
+}
+
 /// The process goes on, so the memory would count as used until it ends.
 #[test]
 fn failed_open_leaves_no_client() {
