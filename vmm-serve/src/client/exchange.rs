@@ -6,6 +6,7 @@ use crate::sealed;
 use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::{Backend, Detail, Error, Operation, PhysicalMemory, Result, Vendor};
 use gpu_vmm_share::extend::{self, Wait, printable};
+use gpu_vmm_share::manifest::SharedPiece;
 use gpu_vmm_share::{Allowed, Channel, PeerError};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -17,6 +18,9 @@ const REPLY: Duration = Duration::from_secs(30);
 /// The limit of a wait for memory, of which the driver may have to create much, for several clients.
 const MEMORY: Duration = Duration::from_secs(600);
 
+/// Handles with their indexes in the region, in order.
+pub(super) type Imported<B> = Result<Vec<(u32, PhysicalMemory<B>)>>;
+
 /// A connection that has begun with the choice of a version.
 #[derive(Debug)]
 pub(crate) struct Exchange {
@@ -24,6 +28,8 @@ pub(crate) struct Exchange {
     pub(super) channel: Channel,
     /// True while it belongs to a lease, whose end is reported.
     is_lease: bool,
+    /// True if a reply was not received or not understood. A later one would be taken for it.
+    is_lost: bool,
     /// A forked child has the same connection, and its copies of the lease's values unmap nothing. A message that it sent or
     /// received would be missing in this process, and its requests would be this process's.
     process: Process,
@@ -39,7 +45,8 @@ impl Exchange {
     ) -> Result<Self> {
         let mut channel = Channel::connect(path, allowed, REPLY)?;
         channel.set_wait(REPLY);
-        let mut exchange = Self { operation, channel, is_lease: false, process: Process::current() };
+        let mut exchange =
+            Self { operation, channel, is_lease: false, is_lost: false, process: Process::current() };
         let (lowest, highest) = VERSIONS;
         exchange.send(&Request::Hello { lowest, highest }, &[])?;
         let vendor = match exchange.receive()?.0 {
@@ -90,33 +97,67 @@ impl Exchange {
     }
 
     /// Receives handles and imports them. `fits` returns whether a handle of this index may have this size, in bytes.
+    ///
+    /// If one cannot be imported, the others are received all the same, so that the next reply is not taken for them.
     pub(super) fn receive_handles<B: Backend>(
         &mut self,
         backend: &B,
         count: u32,
         fits: impl Fn(u32, u64) -> bool,
-    ) -> Result<Vec<(u32, PhysicalMemory<B>)>> {
-        let mut handles: Vec<(u32, PhysicalMemory<B>)> = Vec::new();
-        while handles.len() < count as usize {
+    ) -> Imported<B> {
+        let imported = self.all_handles(backend, count, fits);
+        imported.inspect_err(|_| self.is_lost = true)?
+    }
+
+    /// Returns errors of the exchange, and within them those of the imports.
+    fn all_handles<B: Backend>(
+        &mut self,
+        backend: &B,
+        count: u32,
+        fits: impl Fn(u32, u64) -> bool,
+    ) -> Result<Imported<B>> {
+        let (mut imported, mut came, mut last) = (Ok(Vec::new()), 0, None);
+        while came < count as usize {
             let (reply, descriptors) = self.receive()?;
             let Reply::Handles(pieces) = reply else { return self.out_of_turn(&reply, "handles") };
-            if pieces.is_empty() || handles.len() + pieces.len() > count as usize {
-                let came = handles.len() + pieces.len();
+            came += pieces.len();
+            if pieces.is_empty() || came > count as usize {
                 return self.bad(format!("{count} handles were announced, and {came} came"));
             }
             for (piece, descriptor) in pieces.iter().zip(descriptors) {
                 let index = piece.id;
-                if handles.last().is_some_and(|(last, _)| index <= *last) {
+                if last.is_some_and(|last| index <= last) {
                     return self.bad(format!("handle {index} came out of order"));
                 }
+                last = Some(index);
                 if !fits(index, piece.size) {
                     return self.bad(format!("handle {index} has {:#x} bytes and does not fit", piece.size));
                 }
-                let (size, properties) = piece.check(self.operation, backend)?;
-                handles.push((index, extend::import(backend, descriptor.as_fd(), size, properties)?));
+                imported = imported.and_then(|mut imported: Vec<_>| {
+                    imported.push((index, self.import(backend, piece, descriptor.as_fd())?));
+                    Ok(imported)
+                });
             }
         }
-        Ok(handles)
+        Ok(imported)
+    }
+
+    fn import<B: Backend>(
+        &self,
+        backend: &B,
+        piece: &SharedPiece,
+        descriptor: BorrowedFd<'_>,
+    ) -> Result<PhysicalMemory<B>> {
+        let (size, properties) = piece.check(self.operation, backend)?;
+        extend::import(backend, descriptor, size, properties)
+    }
+
+    /// Waits until the server has ended the lease. Epochs may be under way. If the server does not reply, it is gone or will notice the end
+    /// of the connection.
+    pub(super) fn wait_for_end(&mut self) {
+        let wait = Wait::new(self.operation, "end of the lease", REPLY);
+        // A message that has arrived is received even if the wait is over, and a server can send any number of them.
+        while wait.left().is_ok() && self.take(&wait).is_ok_and(|(reply, _)| reply != Reply::Done) {}
     }
 
     /// Reads the layout that came with a message, if one came.
@@ -132,6 +173,23 @@ impl Exchange {
 
     pub(crate) fn bad<T>(&self, why: String) -> Result<T> {
         Err(Error::of_extension(self.operation, PeerError::BadMessage { why }))
+    }
+
+    /// Fails if an earlier reply is missing.
+    pub(super) fn check_in_step(&self) -> Result<()> {
+        match self.is_lost {
+            true => self.bad("an earlier reply was not received, so no later one is accepted".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) const fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// Accepts no later message: it would be taken for one that was not received.
+    pub(super) const fn lose(&mut self) {
+        self.is_lost = true;
     }
 
     pub(super) const fn is_lease(&self) -> bool {

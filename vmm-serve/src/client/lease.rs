@@ -162,7 +162,7 @@ impl<B: Backend> Lease<B> {
     /// [`PeerError::BadMessage`] and [`Detail::Mismatch`] for invalid data, and the driver's error for memory that cannot be
     /// imported. The lease then keeps the memory that it has, and hears no more from the server.
     pub fn next(&mut self, wait: Duration) -> Result<Option<LeaseEvent>> {
-        if !self.exchange.is_lease() {
+        if !self.exchange.is_lease() || self.exchange.is_lost() {
             return Ok(Some(LeaseEvent::ServerGone));
         }
         self.exchange.operation = Operation::Receive;
@@ -174,12 +174,14 @@ impl<B: Backend> Lease<B> {
         };
         match event {
             Ok(event) => Ok(Some(event)),
-            Err(error) => {
+            Err(error) if matches!(error.extension(), Some(PeerError::Gone { .. })) => {
                 self.exchange.end_lease();
-                match error.extension() {
-                    Some(PeerError::Gone { .. }) => Ok(Some(LeaseEvent::ServerGone)),
-                    _ => Err(error),
-                }
+                Ok(Some(LeaseEvent::ServerGone))
+            }
+            Err(error) => {
+                // The end of the lease is reported all the same: otherwise its memory counts until the process ends.
+                self.exchange.lose();
+                Err(error)
             }
         }
     }
@@ -281,8 +283,7 @@ impl<B: Backend> Lease<B> {
             exchange.operation = Operation::ReleaseImport;
             exchange.end_lease();
             if exchange.send(&Request::Release, &[]).is_ok() {
-                // Epochs may be under way. If the server does not reply, it is gone or will notice the end of the connection.
-                while exchange.receive().is_ok_and(|(reply, _)| reply != Reply::Done) {}
+                exchange.wait_for_end();
             }
         }
         Ok(())

@@ -72,9 +72,10 @@ impl<B: Backend> Lease<B> {
     ) -> Result<()> {
         let Range { start: first, end } = run.clone();
         let request = Request::Renew { first, count: end - first };
-        let Reply::Renewed { count } = self.request(operation, &request, &[])? else {
-            return self.exchange.bad("no new memory came".to_owned());
-        };
+        let count = self.request(operation, &request, &[], |reply| match reply {
+            Reply::Renewed { count } if *count == end - first => Some(*count),
+            _ => None,
+        })?;
         // From here on the server has counted them as new.
         self.unmapped.extend(run.clone());
         let Self { exchange, handles, region, .. } = self;
@@ -82,9 +83,6 @@ impl<B: Backend> Lease<B> {
             run.contains(&index) && handles.get(index as usize).is_some_and(|memory| memory.size().0 == size)
         };
         let new = exchange.receive_handles(region.backend(), count, fits)?;
-        if count != end - first {
-            return exchange.bad(format!("{} handles were requested, and {count} came", end - first));
-        }
         if contents == RenewContents::Copy {
             for (index, memory) in &new {
                 memory.copy_from(Bytes::ZERO, &handles[*index as usize], Bytes::ZERO, memory.size())?;
@@ -111,7 +109,8 @@ impl<B: Backend> Lease<B> {
     /// # Errors
     ///
     /// [`ServeError::ReadLease`], [`ServeError::Dropped`]; errors of the connection and of the driver. The new memory is then writable
-    /// and uncommitted, as before, unless the connection is lost.
+    /// and uncommitted, as before. If the connection is lost before the reply, the epoch may have been committed: the memory stays
+    /// read-only, and the lease has no further requests.
     pub fn commit(&mut self, layout: Option<&Layout>) -> Result<u64> {
         let operation = Operation::Commit;
         self.check_writer(operation)?;
@@ -132,8 +131,11 @@ impl<B: Backend> Lease<B> {
         let epoch = match committed {
             Ok(epoch) => epoch,
             Err(error) => {
-                // The error of the commit says more.
-                let _ = self.set_fresh_access(Access::ReadWrite);
+                // Without a reply, it may be the epoch, which does not change.
+                if !self.exchange.is_lost() {
+                    // The error of the commit says more.
+                    let _ = self.set_fresh_access(Access::ReadWrite);
+                }
                 return Err(error);
             }
         };
@@ -149,10 +151,11 @@ impl<B: Backend> Lease<B> {
 
     fn send_commit(&mut self, operation: Operation, file: Option<&OwnedFd>) -> Result<u64> {
         let descriptors: Vec<_> = file.into_iter().map(AsFd::as_fd).collect();
-        match self.request(operation, &Request::Commit { layout: file.is_some() }, &descriptors)? {
-            Reply::Committed { epoch } => Ok(epoch),
-            other => self.exchange.out_of_turn(&other, "a commit"),
-        }
+        let request = Request::Commit { layout: file.is_some() };
+        self.request(operation, &request, &descriptors, |reply| match reply {
+            Reply::Committed { epoch } => Some(*epoch),
+            _ => None,
+        })
     }
 
     /// Makes this write lease a read lease, so that another client can write. New memory that was not committed is lost, and
@@ -176,29 +179,43 @@ impl<B: Backend> Lease<B> {
         }
         // From here on the new memory is lost here; a second call says so to the server.
         self.unmapped.extend(fresh.keys());
-        match self.request(operation, &Request::Downgrade, &[])? {
-            Reply::Downgraded => {
-                self.kind = LeaseKind::Read;
-                self.unmapped.clear();
-                Ok(())
-            }
-            other => self.exchange.out_of_turn(&other, "a downgrade"),
-        }
+        self.request(operation, &Request::Downgrade, &[], |reply| {
+            (*reply == Reply::Downgraded).then_some(())
+        })?;
+        self.kind = LeaseKind::Read;
+        self.unmapped.clear();
+        Ok(())
     }
 
-    /// Sends a request and waits for its reply. Meanwhile the server may report that the region was dropped.
-    fn request(
+    /// Sends a request and waits for its reply, of which `expected` returns the contents. Meanwhile the server may report, once, that
+    /// the region was dropped.
+    fn request<T>(
         &mut self,
         operation: Operation,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<Reply> {
+        expected: impl FnOnce(&Reply) -> Option<T>,
+    ) -> Result<T> {
         self.exchange.operation = operation;
+        self.exchange.check_in_step()?;
         self.exchange.send(request, descriptors)?;
-        loop {
-            match self.exchange.receive_memory()?.0 {
-                Reply::Dropped => self.is_dropped = true,
-                reply => return Ok(reply),
+        let reply = loop {
+            match self.exchange.receive_memory() {
+                Ok((Reply::Dropped, _)) if !self.is_dropped => self.is_dropped = true,
+                Ok((reply, _)) => break reply,
+                Err(error) => {
+                    if error.extension::<ServeError>().is_none() {
+                        self.exchange.lose();
+                    }
+                    return Err(error);
+                }
+            }
+        };
+        match expected(&reply) {
+            Some(contents) => Ok(contents),
+            None => {
+                self.exchange.lose();
+                self.exchange.out_of_turn(&reply, "the reply to a request")
             }
         }
     }

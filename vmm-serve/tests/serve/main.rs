@@ -4,6 +4,7 @@
 
 mod budget;
 mod epochs;
+mod failures;
 mod files;
 mod handover;
 mod kills;

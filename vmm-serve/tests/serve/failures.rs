@@ -1,0 +1,95 @@
+//! Clients whose driver calls fail, and servers that send what no server would.
+
+use crate::support::{ServerProcess, UNIT, WAIT, backend, idle, options};
+use gpu_vmm_core::{Backend, Bytes, Operation};
+use gpu_vmm_serve::{Client, Lease, LeaseEvent, RenewContents};
+use gpu_vmm_testkit::FaultInject;
+use gpu_vmm_testkit::forked::Child;
+use std::time::Duration;
+
+/// More handles than one message has.
+const HANDLES: u64 = 300;
+
+const SIZE: Bytes = Bytes(HANDLES * UNIT.0);
+
+/// Writes one byte of each handle.
+fn mark<B: Backend>(lease: &mut Lease<B>, value: u8) {
+    (0..HANDLES).for_each(|index| lease.region_mut().write(Bytes(index * UNIT.0), &[value]).unwrap());
+}
+
+/// Returns true if all handles have the value.
+fn have_all<B: Backend>(lease: &Lease<B>, value: u8) -> bool {
+    (0..HANDLES).all(|index| {
+        let mut byte = [0];
+        lease.region().read(Bytes(index * UNIT.0), &mut byte).unwrap();
+        byte == [value]
+    })
+}
+
+/// A writer that repeats what has failed commits what it has written.
+#[test]
+fn failed_renewals_can_be_repeated() {
+    let server = ServerProcess::start();
+    let driver = FaultInject::new(backend());
+    let client = Client::connect(&driver, server.path()).unwrap();
+    let mut small = options();
+    small.handle = Bytes(1); // rounded up
+    let mut lease = client.create("a", SIZE, &small).unwrap();
+    mark(&mut lease, 1);
+    lease.commit(None).unwrap();
+    driver.fail(0, 0);
+    lease.renew(Bytes::ZERO, SIZE, RenewContents::Undefined, idle()).unwrap();
+    let calls = driver.stop();
+    lease.downgrade(idle()).unwrap();
+    lease.close(idle()).unwrap();
+    let mut value = 1;
+    for call in (0..calls).step_by(37).chain([0, 128, 150, calls - 1]) {
+        let mut lease = client.write("a", Duration::ZERO).unwrap();
+        driver.fail(call, 1);
+        let failed = lease.renew(Bytes::ZERO, SIZE, RenewContents::Undefined, idle());
+        driver.stop();
+        if failed.is_err() {
+            lease.commit(None).unwrap_err();
+            lease.renew(Bytes::ZERO, SIZE, RenewContents::Undefined, idle()).unwrap();
+        }
+        value += 1;
+        mark(&mut lease, value);
+        lease.commit(None).unwrap();
+        lease.close(idle()).unwrap();
+        Child::fork(|| {
+            let lease =
+                Client::connect(&backend(), server.path()).unwrap().read("a", Duration::ZERO).unwrap();
+            assert!(have_all(&lease, value), "call {call} has failed");
+        })
+        .finish();
+    }
+    assert_eq!(server.idle().held, SIZE.0);
+}
+
+/// A reader whose epoch cannot be imported goes on with the former one, and its memory counts until the lease ends.
+#[test]
+fn failed_epoch_ends_with_its_lease() {
+    let server = ServerProcess::start();
+    let mut small = options();
+    small.handle = Bytes(1); // rounded up
+    let mut lease = server.client().create("a", SIZE, &small).unwrap();
+    mark(&mut lease, 1);
+    lease.commit(None).unwrap();
+    lease.close(idle()).unwrap();
+    let writer = server.elsewhere(|client| {
+        ServerProcess::until(&client, |region| region.readers > 0);
+        let mut lease = client.write("a", WAIT).unwrap();
+        lease.renew(Bytes::ZERO, SIZE, RenewContents::Undefined, idle()).unwrap();
+        lease.commit(None).unwrap();
+    });
+    let driver = FaultInject::new(backend());
+    let mut lease = Client::connect(&driver, server.path()).unwrap().read("a", Duration::ZERO).unwrap();
+    writer.finish();
+    driver.fail_calls(&[Operation::ImportMemory]);
+    lease.next(WAIT).unwrap_err();
+    driver.stop();
+    assert_eq!(lease.next(WAIT).unwrap(), Some(LeaseEvent::ServerGone));
+    assert!(have_all(&lease, 1) && lease.epoch() == 1);
+    drop(lease);
+    assert_eq!(server.idle().held, SIZE.0);
+}
