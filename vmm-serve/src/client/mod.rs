@@ -142,3 +142,6 @@ impl<B: Backend> Client<B> {
         Exchange::begin(operation, &self.path, self.allowed, Some(self.backend.vendor()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! Requests that need no driver.
 
 use super::exchange::Exchange;
+use crate::name;
 use crate::protocol::{Reply, Request};
 use crate::{ClientInfo, RegionInfo, ServerInfo};
 use gpu_vmm_core::{Operation, Result};
@@ -9,6 +10,9 @@ use std::path::Path;
 
 #[allow(unused_imports)] // named in documentation
 use crate::ServeError;
+
+/// The most regions and clients that are received: more than any server has, so that the list ends.
+const MAX_LISTED: usize = 1 << 17;
 
 /// What a server holds, as this user may see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,14 +34,18 @@ pub fn status(path: impl AsRef<Path>, allowed: Allowed) -> Result<Status> {
     let mut exchange = Exchange::begin(Operation::ListRegions, path.as_ref(), allowed, None)?;
     exchange.send(&Request::List, &[])?;
     let (mut regions, mut clients) = (Vec::new(), Vec::new());
-    loop {
+    while regions.len() + clients.len() < MAX_LISTED {
         match exchange.receive()?.0 {
-            Reply::Region(region) => regions.push(region),
-            Reply::Client(client) => clients.push(client),
+            Reply::Region(region) if name::check(&region.name).is_ok() => regions.push(region),
+            Reply::Client(client) if name::check(&client.region).is_ok() => clients.push(client),
             Reply::Server(server) => return Ok(Status { server, regions, clients }),
+            Reply::Region(_) | Reply::Client(_) => {
+                return exchange.bad("a region without a valid name".to_owned());
+            }
             other => return exchange.out_of_turn(&other, "a part of a list"),
         }
     }
+    exchange.bad(format!("a list of more than {MAX_LISTED} regions and clients"))
 }
 
 /// Removes a region from the server. Clients keep the memory that they have mapped. Its owner may do that, and root. Opens no
