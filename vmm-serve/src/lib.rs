@@ -34,6 +34,9 @@
 
 mod client;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod layout;
 mod mode;
 mod name;

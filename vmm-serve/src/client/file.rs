@@ -31,7 +31,7 @@ const ALIGNMENT: u64 = 256;
 
 /// What a file says about its contents.
 #[derive(Debug)]
-pub(super) struct Contents {
+pub(crate) struct Contents {
     pub(super) name: Option<String>,
     pub(super) address: Option<u64>,
     pub(super) layout: Layout,
@@ -69,7 +69,7 @@ struct Part {
 /// # Errors
 ///
 /// What is wrong with the file, or the system's error.
-pub(super) fn read(file: &File) -> Result<Contents, String> {
+pub(crate) fn read(file: &File) -> Result<Contents, String> {
     let size = file.metadata().map_err(|error| error.to_string())?.len();
     let read = |bytes: &mut [u8], at| file.read_exact_at(bytes, at).map_err(|error| error.to_string());
     let mut length = [0; 8];

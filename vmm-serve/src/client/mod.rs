@@ -9,6 +9,8 @@ mod query;
 mod write;
 
 pub use create::CreateOptions;
+#[cfg(any(test, fuzzing))]
+pub(crate) use file::read as file_contents;
 pub use lease::{Lease, LeaseEvent};
 pub use query::{Status, drop_region, status};
 pub use write::RenewContents;
