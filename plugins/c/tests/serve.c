@@ -1,7 +1,7 @@
 // Memory that outlives its program: a server, a client that is killed, a reader and a writer, each in a process of its own.
 //
-// The first argument is the backend. The environment variable GPU_VMM_TEST_SERVER is the command of a server for it, without the path of
-// its socket. The exit status is 0 if every check holds.
+// The first argument is the backend. The environment variable GPU_VMM_TEST_SERVER is the command of a server for it, to which the program
+// adds --socket and a path. The exit status is 0 if every check holds.
 
 // For kill, mkdtemp and nanosleep.
 #define _POSIX_C_SOURCE 200809L
@@ -174,7 +174,7 @@ int main(int count, char **arguments) {
     // All processes are forked before this one opens a driver.
     server = forked();
     if (server == 0) {
-        execl("/bin/sh", "sh", "-c", "exec $GPU_VMM_TEST_SERVER \"$0\"", path, (char *)NULL);
+        execl("/bin/sh", "sh", "-c", "exec $GPU_VMM_TEST_SERVER --socket \"$0\"", path, (char *)NULL);
         _exit(127);
     }
     atexit(end_server);

@@ -1,4 +1,4 @@
-"""A server in a process of its own, for tests of its clients. The variable GPU_VMM_TEST_SERVER is its command."""
+"""A server in a process of its own, for tests of its clients. The variable GPU_VMM_TEST_SERVER is its command, such as `gpu-vmm serve`."""
 
 import os
 import shlex
@@ -22,7 +22,7 @@ class Served(Case):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
         self.path = os.path.join(self.folder.name, "socket")
-        self.server = subprocess.Popen([*COMMAND, self.path, str(self.budget)])
+        self.server = subprocess.Popen([*COMMAND, "--socket", self.path, "--budget", str(self.budget)], stderr=subprocess.DEVNULL)
         self.addCleanup(self.end_server)
         self.backend = gpu_vmm.open(NAME)
         deadline = time.monotonic() + 20

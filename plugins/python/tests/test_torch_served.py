@@ -7,7 +7,7 @@ import unittest
 import gpu_vmm
 from gpu_vmm import serve
 from served import COMMAND, WHY_NOT, Served
-from support import MIB
+from support import MIB, NAME
 
 try:
     import torch
@@ -38,7 +38,7 @@ def model():
 
 
 @unittest.skipUnless(COMMAND, WHY_NOT)
-@unittest.skipUnless(torch, "needs PyTorch")
+@unittest.skipUnless(torch and NAME == "host", "needs PyTorch, and memory of the CPU")
 class Modules(Served):
     def attached(self, code):
         """Runs code in another process, which can build the model."""

@@ -26,9 +26,6 @@ const COMMAND: &str = "gpu-vmm";
 /// The library's package.
 const FACADE: &str = "gpu-vmm";
 
-/// The package of the server that keeps memory.
-const SERVE: &str = "gpu-vmm-serve";
-
 /// A test program and the folder of its package, in which Cargo would run it.
 #[derive(Debug)]
 pub(crate) struct Program {
@@ -112,17 +109,8 @@ pub(crate) fn command_program() -> Answer<PathBuf> {
 
 /// Builds an example of the facade.
 pub(crate) fn example(name: &str) -> Answer<PathBuf> {
-    example_of(FACADE, name)
-}
-
-/// Builds the server with which the plug-ins are tested.
-pub(crate) fn server() -> Answer<PathBuf> {
-    example_of(SERVE, "server")
-}
-
-fn example_of(package: &str, name: &str) -> Answer<PathBuf> {
     let mut command = cargo();
-    command.args(["build", "--quiet", "--package", package, "--example", name]);
+    command.args(["build", "--quiet", "--package", FACADE, "--example", name]);
     let artifacts = artifacts(&mut command)?;
     let files = artifacts.iter().filter(|artifact| artifact["target"]["name"] == name);
     let file = files.filter_map(|artifact| artifact["executable"].as_str()).next();

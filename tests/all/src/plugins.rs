@@ -51,10 +51,10 @@ const PROGRAMS: [(&str, &str); 14] = [
 /// The C program for devices without virtual memory management.
 const NO_VMM: &str = "tests/no_vmm.c";
 
-/// The C program with clients of a server, which keeps host memory.
+/// The C program with clients of a server.
 const CLIENTS: &str = "tests/serve.c";
 
-/// The environment variable that names the server, for programs and tests on host memory.
+/// The environment variable with the command of a server, to which programs and tests add the arguments `--socket` and `--budget`.
 const SERVER: &str = "GPU_VMM_TEST_SERVER";
 
 /// Examples of the facade. `cargo test --workspace` runs all of them on host memory.
@@ -82,6 +82,16 @@ impl TestDriver<'_> {
             Self::FakeDriver => "cuda",
             Self::Hip(_) => "hip",
         }
+    }
+
+    /// Returns whether a program can start a server there. Child processes of a program on HIP do not run there.
+    const fn has_servers(&self) -> bool {
+        !matches!(self, Self::Hip(_))
+    }
+
+    /// Returns the shell command of a server there.
+    fn server(&self, command: &Path) -> String {
+        format!("{} serve --backend {}", shell::word(command), self.backend())
     }
 
     /// Returns the command for a program there.
@@ -127,7 +137,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     let examples = EXAMPLES.map(|name| cargo::example(name).map(|program| (name, program)));
     let examples = examples.into_iter().collect::<Answer<Vec<_>>>()?;
     let documented = documented::programs(layout, &library)?;
-    let server = cargo::server()?;
+    let server = cargo::command_program()?;
     let python =
         Python { program: python()?, library: library.clone(), package: folder.join("python"), server };
     let adapters = Adapters::build(layout, &library)?;
@@ -140,8 +150,11 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     }
     for place in places {
         let stem = place.shown().replace(' ', "-");
-        for (source, program) in programs.iter().filter(|(source, _)| ![NO_VMM, CLIENTS].contains(source)) {
+        // A program on HIP starts no server: its child processes do not run there.
+        let is_run = |source| source != NO_VMM && (source != CLIENTS || place.has_servers());
+        for (source, program) in programs.iter().filter(|(source, _)| is_run(*source)) {
             let mut command = place.command(layout, program);
+            command.env(SERVER, place.server(&python.server));
             command.arg(place.backend());
             let log = layout.logs().join(format!("{stem}-{}.txt", source.replace(['/', '.'], "-")));
             jobs.push(Job { name: format!("{}, plugins/c/{source}", place.shown()), command, log });
@@ -163,12 +176,6 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
         let log = layout.logs().join("fake-CUDA-no-vmm.txt");
         let name = format!("fake CUDA without virtual memory, plugins/c/{source}");
         jobs.push(Job { name, command, log });
-    }
-    if let Some((source, program)) = programs.iter().find(|(source, _)| *source == CLIENTS) {
-        let mut command = TestDriver::Host.command(layout, program);
-        command.env(SERVER, shell::word(&python.server)).arg(TestDriver::Host.backend());
-        let log = layout.logs().join("host-memory-serve.txt");
-        jobs.push(Job { name: format!("host memory, plugins/c/{source}"), command, log });
     }
     jobs.extend(adapters.preload(layout));
     let torches = std::env::var(TORCH).unwrap_or_default();
@@ -206,7 +213,7 @@ struct Python {
     library: PathBuf,
     /// The folder of the package.
     package: PathBuf,
-    /// A server that keeps host memory.
+    /// The command `gpu-vmm`.
     server: PathBuf,
 }
 
@@ -218,8 +225,8 @@ impl Python {
         command.env("GPU_VMM_TEST_PYTHON", shell::words(&command));
         command.args(["-m", "unittest", "discover", "--start-directory"]).arg(folder);
         command.env("PYTHONPATH", &self.package).env("PYTHONDONTWRITEBYTECODE", "1");
-        if matches!(place, TestDriver::Host) {
-            command.env(SERVER, shell::word(&self.server));
+        if place.has_servers() {
+            command.env(SERVER, place.server(&self.server));
         }
         command.env("GPU_VMM_C_LIBRARY", &self.library).env("GPU_VMM_TEST_BACKEND", place.backend());
         command
