@@ -89,6 +89,8 @@ pub struct Channel {
     moved: Option<Arc<AtomicBool>>,
     /// The reason why no more messages from the peer are accepted.
     broken: Option<String>,
+    /// Descriptors of the peer that this side has no use for, until the channel is dropped.
+    unused: Vec<OwnedFd>,
 }
 
 /// A channel's numbers, with which another process goes on.
@@ -283,11 +285,27 @@ impl Channel {
         Ok(channel)
     }
 
+    /// Creates a channel over a socket that a listener has accepted. If the peer has gone already, the first use reports it.
+    pub(crate) fn accepted(operation: Operation, socket: OwnedFd, allowed: Allowed) -> Result<Self> {
+        let mut channel = Self::new(operation, socket)?;
+        allowed.check(operation, channel.peer)?;
+        match channel.greet(&Wait::new(operation, READING, channel.wait)) {
+            Err(error) if !matches!(error.extension(), Some(PeerError::Gone { .. })) => Err(error),
+            _ => Ok(channel),
+        }
+    }
+
+    /// Keeps descriptors of the peer until the channel is dropped. Returns the number that it keeps.
+    pub(crate) fn keep(&mut self, descriptors: Vec<OwnedFd>) -> usize {
+        self.unused.extend(descriptors);
+        self.unused.len()
+    }
+
     fn new(operation: Operation, socket: OwnedFd) -> Result<Self> {
         let peer = Credentials::of_peer(operation, socket.as_fd())?;
         let ours = codec::new_nonce().map_err(|errno| failed(operation, "getrandom", errno, "16 bytes"))?;
-        let (theirs, moved, broken) = (None, None, None);
-        Ok(Self { socket, peer, wait: WAIT, ours, theirs, sent: 0, received: 0, moved, broken })
+        let (theirs, moved, broken, unused) = (None, None, None, Vec::new());
+        Ok(Self { socket, peer, wait: WAIT, ours, theirs, sent: 0, received: 0, moved, broken, unused })
     }
 
     /// Returns the peer's nonce, after both have greeted.
@@ -310,8 +328,13 @@ impl Channel {
             return Ok(theirs);
         }
         match self.take(TO_ANYBODY, wait)? {
-            (Message::Hello { nonce }, _) => Ok(*self.theirs.insert(nonce)),
-            _ => Err(self.refuse(wait.operation, "its first message is no greeting".to_owned())),
+            (Message::Hello { nonce }, descriptors) if descriptors.is_empty() => {
+                Ok(*self.theirs.insert(nonce))
+            }
+            (_, descriptors) => {
+                self.keep(descriptors);
+                Err(self.refuse(wait.operation, "its first message is no greeting".to_owned()))
+            }
         }
     }
 
@@ -352,13 +375,21 @@ impl Channel {
             Some(Cut::NoDescriptors { received }) => {
                 let context = format!("{received} of the descriptors of a message were received");
                 let error = failed(wait.operation, "recvmsg", Errno::MFILE, context);
+                self.keep(fds);
                 self.refuse(wait.operation, error.to_string());
                 return Err(error);
             }
         };
-        let message = message.map_err(|why| self.refuse(wait.operation, why))?;
-        self.received += 1;
-        Ok((message, fds))
+        match message {
+            Ok(message) => {
+                self.received += 1;
+                Ok((message, fds))
+            }
+            Err(why) => {
+                self.keep(fds);
+                Err(self.refuse(wait.operation, why))
+            }
+        }
     }
 
     /// Ends the exchange. The peer learns it when it next sends or receives.

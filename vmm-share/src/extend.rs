@@ -71,3 +71,9 @@ pub fn leave_path(listener: &mut Listener) {
 pub fn take_path(listener: &mut Listener, path: PathBuf, bound: Option<(u64, u64)>) {
     (listener.path, listener.bound) = (path, bound);
 }
+
+/// Keeps descriptors of the peer that the caller has no use for until the channel is dropped, as it keeps the descriptors of a message that
+/// it has refused. Returns the number that it keeps. Closing another process's descriptor can take as long as that process likes.
+pub fn keep(channel: &mut Channel, descriptors: Vec<OwnedFd>) -> usize {
+    channel.keep(descriptors)
+}

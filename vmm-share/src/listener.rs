@@ -158,7 +158,7 @@ impl Listener {
         let wait = Wait::new(ACCEPT, "connection", wait);
         loop {
             match accept_with(&self.socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => return Channel::with(ACCEPT, socket, allowed),
+                Ok(socket) => return Channel::accepted(ACCEPT, socket, allowed),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => wait.until(self.socket.as_fd(), PollFlags::IN)?,
                 Err(errno) => return Err(failed(ACCEPT, "accept4", errno, self.path.display())),

@@ -9,7 +9,8 @@ use crate::ServeError;
 use crate::protocol::{LeaseKind, Reply, Request};
 use gpu_vmm_core::{Backend, Result};
 use gpu_vmm_share::Channel;
-use gpu_vmm_share::extend::{MAX_DESCRIPTORS, Wait, receive, send};
+use gpu_vmm_share::extend::{MAX_DESCRIPTORS, Wait, keep, receive, send};
+use rustix::net::{Shutdown, shutdown};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -110,6 +111,22 @@ impl<B: Backend> Connection<B> {
             Err(error) if is_timed_out(&error) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns true if the client has ended its lease before its connection. That message can be behind others which were not
+    /// received because the client has not received the replies. Nothing is sent or received afterwards.
+    pub(super) fn has_released(&mut self) -> bool {
+        // No more arrives after this, so that the loop ends.
+        let _ = shutdown(&self.channel, Shutdown::Both);
+        while let Ok((request, descriptors)) =
+            receive::<Request>(&mut self.channel, &Wait::new(OPERATION, "request", Duration::ZERO))
+        {
+            keep(&mut self.channel, descriptors);
+            if request == Request::Release {
+                return true;
+            }
+        }
+        false
     }
 
     /// Queues a message without descriptors.

@@ -5,9 +5,12 @@ use super::books::Handle;
 use super::connection::{Connection, Role};
 use crate::protocol::{ClientInfo, LeaseKind};
 use gpu_vmm_core::Backend;
+use gpu_vmm_share::Channel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{fstat, fstatfs};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 
 /// A process whose connection ended without notice. It may still map the memory, which counts until the process ends.
 #[derive(Debug)]
@@ -17,6 +20,13 @@ pub(super) struct Lingering<B: Backend> {
     pub(super) info: ClientInfo,
     /// Kept until the process ends.
     pub(super) holds: Vec<Arc<Handle<B>>>,
+}
+
+/// A connection that is being closed.
+#[derive(Debug)]
+pub(super) struct Closing {
+    user: Option<u32>,
+    thread: JoinHandle<()>,
 }
 
 impl<B: Backend> Server<B> {
@@ -32,15 +42,58 @@ impl<B: Backend> Server<B> {
     /// Ends a connection, and the lease with it.
     pub(super) fn end(&mut self, id: u64) {
         self.give_up(id);
-        let Some(connection) = self.connections.remove(&id) else { return };
+        let Some(mut connection) = self.connections.remove(&id) else { return };
+        let has_released = connection.has_released();
         let info = info(&connection, true);
-        let Connection { peer, role: Role::Leases(lease), .. } = connection else { return };
+        let Connection { peer, role, channel, .. } = connection;
+        self.close(peer.user, channel);
+        let Role::Leases(lease) = role else { return };
         if let (Some(process), Some(info)) = (peer.handle, info)
-            && !lease.holds.is_empty()
+            && !has_released
             && !has_ended(&process)
         {
-            self.lingering.push(Lingering { process, info, holds: lease.holds });
+            self.linger(process, info, lease.holds);
         }
+    }
+
+    /// Keeps memory until a process ends. What it keeps by an earlier lease is recorded once, so that a process that loses one lease
+    /// after the other takes no more than its memory.
+    fn linger(&mut self, process: OwnedFd, mut info: ClientInfo, mut holds: Vec<Arc<Handle<B>>>) {
+        let mut same = Vec::new();
+        for one in &mut self.lingering {
+            if is_same_process((&one.process, one.info.process), (&process, info.process)) {
+                holds.retain(|handle| !one.holds.iter().any(|held| held.id == handle.id));
+                same.push(one);
+            }
+        }
+        if holds.is_empty() {
+            return;
+        }
+        info.bytes = holds.iter().map(|handle| handle.size().0).sum();
+        match same.into_iter().find(|one| one.info.region == info.region) {
+            Some(one) => {
+                one.info = ClientInfo { bytes: one.info.bytes + info.bytes, ..info };
+                one.holds.extend(holds);
+            }
+            None => self.lingering.push(Lingering { process, info, holds }),
+        }
+    }
+
+    /// Closes a connection in a thread of its own. It can have descriptors that the client has sent, received or not, and closing
+    /// them can take as long as the client likes: a socket lingers, a file system in user space does not answer.
+    pub(super) fn close(&mut self, user: Option<u32>, channel: Channel) {
+        self.closing.retain(|one| !one.thread.is_finished());
+        let spawned = thread::Builder::new().name("gpu-vmm-close".to_owned()).spawn(move || drop(channel));
+        // Without threads, the channel is closed already.
+        self.closing.extend(spawned.map(|thread| Closing { user, thread }));
+    }
+
+    /// Returns the number of connections of a user, of those that are being closed, and of its processes that linger.
+    pub(super) fn clients_of(&self, user: Option<u32>) -> usize {
+        let connected = self.connections.values().filter(|other| other.peer.user == user).count();
+        let closing = self.closing.iter().filter(|one| one.user == user && !one.thread.is_finished()).count();
+        let user = user.unwrap_or(u32::MAX);
+        connected + closing + self.lingering.iter().filter(|one| one.info.user == user).count()
     }
 
     /// Frees the lease for others.
@@ -97,6 +150,22 @@ pub(super) fn info<B: Backend>(connection: &Connection<B>, lingers: bool) -> Opt
             bytes: lease.holds.iter().map(|handle| handle.size().0).sum(),
             lingers,
         }),
+    }
+}
+
+/// Returns true if two descriptors are of one process, which has not ended. The number of a process that is not in this process's
+/// namespace is 0.
+fn is_same_process((one, first): (&OwnedFd, u32), (other, second): (&OwnedFd, u32)) -> bool {
+    /// The file system of pidfds from Linux 6.9 on, in which each process has an inode.
+    const PIDFS: i64 = 0x5049_4446;
+    #[allow(clippy::unnecessary_cast)] // its type differs between architectures
+    let inode = |process: &OwnedFd| {
+        let system = fstatfs(process).ok().filter(|system| system.f_type as i64 == PIDFS);
+        system.and_then(|_| fstat(process).ok()).map(|found| found.st_ino)
+    };
+    match (inode(one), inode(other)) {
+        (Some(one), Some(other)) => one == other,
+        _ => first == second && first != 0 && !has_ended(one),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The server: one thread, which waits for all of its sockets at once.
 //!
+//! Only the end of a connection, in [`leave`], can take as long as its client likes, and has a thread of its own.
+//!
 //! All state is in the [`Server`], so there is no lock. A driver call is made in one place ([`jobs`]), for one handle at a time, so
 //! that other clients are served between the handles of a large region. No call waits for a client.
 
@@ -27,7 +29,7 @@ use connection::{Connection, Role};
 use gpu_vmm_core::extend::system::failed;
 use gpu_vmm_core::{Backend, Operation, Result};
 use gpu_vmm_share::{Allowed, Listener, PeerError};
-use leave::Lingering;
+use leave::{Closing, Lingering};
 use region::Regions;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -78,6 +80,7 @@ pub struct Server<B: Backend> {
     /// By their numbers, which grow: the order in which they came.
     connections: BTreeMap<u64, Connection<B>>,
     lingering: Vec<Lingering<B>>,
+    closing: Vec<Closing>,
     /// The number of the next connection, region or handle. Numbers are used once.
     next: u64,
     /// The connection whose handle was created last.
@@ -102,6 +105,7 @@ impl<B: Backend> Server<B> {
             regions: Regions::default(),
             connections: BTreeMap::new(),
             lingering: Vec::new(),
+            closing: Vec::new(),
             next: 1,
             worked: 0,
             paused: None,
@@ -215,8 +219,7 @@ impl<B: Backend> Server<B> {
                     // Its process may have ended, or have no room for the answer: then it is closed.
                     let Ok(mut connection) = Connection::new(channel) else { continue };
                     let user = connection.peer.user;
-                    let same = self.connections.values().filter(|other| other.peer.user == user).count();
-                    if same >= self.options.clients_per_user() {
+                    if self.clients_of(user) >= self.options.clients_per_user() {
                         connection.refuse_all(&self.options);
                     }
                     let id = self.number();
@@ -293,3 +296,6 @@ struct Ready {
 fn is_timed_out(error: &gpu_vmm_core::Error) -> bool {
     matches!(error.extension(), Some(PeerError::TimedOut { .. }))
 }
+
+#[cfg(test)]
+mod tests;

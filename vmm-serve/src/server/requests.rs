@@ -9,9 +9,13 @@ use crate::sealed;
 use crate::{ServeError, layout};
 use gpu_vmm_core::extend::ADDRESS_SPACE;
 use gpu_vmm_core::{Backend, Bytes, HandleTypes, Operation, Properties};
+use gpu_vmm_share::extend::keep;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// The most files of a client that are no layouts. They are kept until its connection ends.
+const MAX_FILES: usize = 4;
 
 impl<B: Backend> Server<B> {
     /// Handles one message. A message that is wrong is refused; one at the wrong time ends the connection.
@@ -19,8 +23,10 @@ impl<B: Backend> Server<B> {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let expected = usize::from(matches!(request, Request::Commit { layout: true }));
         if descriptors.len() != expected {
+            keep(&mut connection.channel, descriptors);
             return self.end(id);
         }
+        let mut file = descriptors.into_iter().next();
         let outcome = match (&mut connection.role, request) {
             (Role::New { .. }, Request::Hello { lowest, highest }) => self.welcome(id, lowest, highest),
             (Role::Idle { .. }, Request::Open { name, kind, wait_ms }) => self.open(id, name, kind, wait_ms),
@@ -32,7 +38,7 @@ impl<B: Backend> Server<B> {
             (Role::Idle { .. }, Request::Drop { name }) => self.drop_region(id, &name),
             (Role::Idle { .. }, Request::TakeOver) => self.hand_over(id),
             (Role::Leases(_), Request::Renew { first, count }) => self.renew(id, first, count),
-            (Role::Leases(_), Request::Commit { .. }) => self.commit(id, descriptors.into_iter().next()),
+            (Role::Leases(_), Request::Commit { .. }) => self.commit(id, &mut file),
             (Role::Leases(_), Request::Downgrade) => self.downgrade(id),
             (Role::Leases(lease), Request::Applied { epoch }) => {
                 lease.has_applied(epoch);
@@ -43,8 +49,17 @@ impl<B: Backend> Server<B> {
                 Ok(())
             }
             // A client that gives up its wait ends its connection.
-            _ => return self.end(id),
+            _ => {
+                keep(&mut connection.channel, file.into_iter().collect());
+                return self.end(id);
+            }
         };
+        if let Some(file) = file
+            && let Some(connection) = self.connections.get_mut(&id)
+            && keep(&mut connection.channel, vec![file]) > MAX_FILES
+        {
+            return self.end(id);
+        }
         if let (Err(error), Some(connection)) = (outcome, self.connections.get_mut(&id)) {
             connection.refuse(error);
         }
@@ -183,16 +198,14 @@ impl<B: Backend> Server<B> {
         Ok(())
     }
 
-    fn commit(&mut self, id: u64, file: Option<OwnedFd>) -> Result<(), ServeError> {
+    /// Commits. Takes the layout's file if it is one.
+    fn commit(&mut self, id: u64, file: &mut Option<OwnedFd>) -> Result<(), ServeError> {
         let Some(lease) = self.connections.get(&id).and_then(|one| one.lease()) else { return Ok(()) };
         lease.check_writer()?;
-        let layout = match file {
-            None => None,
-            Some(file) => {
-                let size = sealed::size(file.as_fd(), layout::MAX_BYTES).map_err(ServeError::bad)?;
-                Some(Arc::new(Layout { id: self.number(), file, size }))
-            }
-        };
+        let size = file.as_ref().map(|file| sealed::size(file.as_fd(), layout::MAX_BYTES));
+        let size = size.transpose().map_err(ServeError::bad)?;
+        let id_of_layout = self.number();
+        let layout = file.take().zip(size).map(|(file, size)| Arc::new(Layout { id: id_of_layout, file, size }));
         self.commit_epoch(id, layout)
     }
 

@@ -1,0 +1,220 @@
+//! A server in the process of its clients, which send what no client would.
+#![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
+
+use super::*;
+use crate::Mode;
+use crate::protocol::{Create, LeaseKind, Request};
+use gpu_vmm_core::{Bytes, DeviceId, Properties};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_share::Channel;
+use gpu_vmm_share::extend::{self, Wait};
+use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{SendFlags, send};
+use std::io::{ErrorKind, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use tempfile::TempDir;
+
+/// The size of the smallest handle.
+pub(super) const UNIT: u64 = 64 << 10;
+
+/// A server and its folder.
+pub(super) struct Served {
+    pub(super) server: Server<HostBackend>,
+    _folder: TempDir,
+}
+
+impl Served {
+    pub(super) fn new(options: ServerOptions) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = Listener::bind(folder.path().join("socket")).unwrap();
+        let backend = HostConfig::new().granularity(Bytes(UNIT)).open().unwrap();
+        Self { server: Server::new(backend, listener, options), _folder: folder }
+    }
+
+    /// Lets the server do all that it can without waiting for a client, each time in less than a second.
+    pub(super) fn run(&mut self) {
+        for _ in 0..8 {
+            self.step();
+        }
+        while self.server.connections.values().any(Connection::has_job) {
+            self.step();
+        }
+    }
+
+    pub(super) fn step(&mut self) {
+        let since = Instant::now();
+        self.server.step(Duration::ZERO).unwrap();
+        assert!(since.elapsed() < Duration::from_secs(1), "a step took {:?}", since.elapsed());
+    }
+
+    /// Connects without a word about versions.
+    pub(super) fn connect(&self) -> Channel {
+        Channel::connect(self.server.listener.path(), Allowed::same_user(), Duration::from_secs(10)).unwrap()
+    }
+
+    /// Connects as clients do.
+    pub(super) fn client(&mut self) -> Channel {
+        let mut channel = self.connect();
+        self.run();
+        say(&mut channel, &Request::Hello { lowest: 1, highest: 1 });
+        self.run();
+        assert!(matches!(hear(&mut channel), Some(Reply::Welcome { .. })));
+        channel
+    }
+
+    pub(super) fn creation(&self, name: &str, address: u64, size: u64, handle: u64) -> Request {
+        let uuid = self.server.backend.devices()[0].uuid.unwrap();
+        Request::Create(Create {
+            name: name.to_owned(),
+            size,
+            address,
+            device: uuid,
+            kind: Properties::on(DeviceId(0)).into(),
+            handle,
+            mode: Mode::default(),
+            group: None,
+        })
+    }
+
+    /// Creates and commits a region.
+    fn publish(&mut self, name: &str, address: u64, handles: u64) {
+        let mut channel = self.client();
+        say(&mut channel, &self.creation(name, address, handles * UNIT, 1));
+        self.run();
+        while !matches!(hear(&mut channel), Some(Reply::Granted { .. })) {}
+        for _ in 0..handles.div_ceil(128) {
+            while hear(&mut channel).is_none() {
+                self.step();
+            }
+        }
+        say(&mut channel, &Request::Commit { layout: false });
+        self.run();
+        assert_eq!(hear(&mut channel), Some(Reply::Committed { epoch: 1 }));
+        say(&mut channel, &Request::Release);
+        self.run();
+    }
+
+    /// Opens a region to read it, and receives all of it.
+    fn read(&mut self, name: &str) -> Channel {
+        let mut channel = self.client();
+        say(&mut channel, &Request::Open { name: name.to_owned(), kind: LeaseKind::Read, wait_ms: 0 });
+        self.run();
+        let granted = hear(&mut channel);
+        assert!(matches!(granted, Some(Reply::Granted { .. })), "{granted:?}");
+        while hear(&mut channel).is_some() {
+            self.step();
+        }
+        channel
+    }
+}
+
+pub(super) fn say_with(channel: &mut Channel, request: &Request, descriptors: &[BorrowedFd<'_>]) {
+    channel.set_wait(Duration::ZERO);
+    // The server may have ended the connection.
+    let _ = extend::send(channel, OPERATION, request, descriptors);
+}
+
+pub(super) fn say(channel: &mut Channel, request: &Request) {
+    say_with(channel, request, &[]);
+}
+
+pub(super) fn hear(channel: &mut Channel) -> Option<Reply> {
+    extend::receive(channel, &Wait::new(OPERATION, "reply", Duration::ZERO)).ok().map(|(reply, _)| reply)
+}
+
+/// Returns a descriptor that takes long to close, unless another one of the same socket is open.
+fn slow_to_close() -> OwnedFd {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while match socket.write(&[0; 1 << 16]) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            false
+        }
+    } {}
+    socket.set_nonblocking(false).unwrap();
+    set_socket_linger(&socket, Some(Duration::from_secs(3))).unwrap();
+    // No code reads it, and it is not reset.
+    std::mem::forget(listener);
+    socket.into()
+}
+
+#[test]
+fn descriptors_that_are_slow_to_close_stop_no_server() {
+    let mut served = Served::new(ServerOptions::default());
+    served.publish("a", 1 << 40, 1);
+    let send_slow = |channel: &mut Channel, request| say_with(channel, request, &[slow_to_close().as_fd()]);
+    // With a message that has none, and behind one that ends the connection.
+    let mut channel = served.client();
+    send_slow(&mut channel, &Request::List);
+    send_slow(&mut channel, &Request::List);
+    served.run();
+    // As a layout.
+    let mut channel = served.read("a");
+    while channel.is_connected() {
+        send_slow(&mut channel, &Request::Commit { layout: true });
+        served.run();
+        hear(&mut channel);
+    }
+    // Behind a packet that is no message, and from a client that has gone before it is accepted.
+    for is_there in [true, false] {
+        let channel = served.connect();
+        send(&channel, b"", SendFlags::NOSIGNAL).unwrap();
+        send_raw(&channel, b"x", &slow_to_close());
+        send_raw(&channel, b"", &slow_to_close());
+        let channel = is_there.then_some(channel);
+        served.run();
+        drop(channel);
+        served.run();
+    }
+    assert_eq!(served.server.connections.len(), 0);
+}
+
+fn send_raw(channel: &Channel, bytes: &[u8], descriptor: &OwnedFd) {
+    use rustix::io::IoSlice;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    sendmsg(channel, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// A process that loses its leases without a release has the memory once, however often.
+#[test]
+fn process_that_loses_leases_lingers_once() {
+    let mut served = Served::new(ServerOptions::default());
+    served.publish("a", 1 << 40, 2);
+    served.publish("b", 2 << 40, 1);
+    for _ in 0..5 {
+        for name in ["a", "b"] {
+            drop(served.read(name));
+            served.run();
+        }
+    }
+    let bytes: Vec<u64> = served.server.lingering.iter().map(|one| one.info.bytes).collect();
+    assert_eq!(bytes, [2 * UNIT, UNIT]);
+}
+
+/// The server cannot send, and the release is behind an earlier message.
+#[test]
+fn release_of_a_client_that_reads_nothing_counts() {
+    let mut served = Served::new(ServerOptions::default());
+    served.publish("a", 1 << 40, 1);
+    let mut channel = served.client();
+    // As for a client that reads nothing.
+    served.server.connections.values_mut().for_each(|one| one.paused = Some(Instant::now() + 20 * PAUSE));
+    say(&mut channel, &Request::Open { name: "a".to_owned(), kind: LeaseKind::Read, wait_ms: 0 });
+    served.run();
+    say(&mut channel, &Request::Applied { epoch: 1 });
+    say(&mut channel, &Request::Release);
+    served.run();
+    assert!(served.server.connections.values().any(Connection::has_queue));
+    drop(channel);
+    std::thread::sleep(20 * PAUSE);
+    served.run();
+    assert_eq!((served.server.connections.len(), served.server.lingering.len()), (0, 0));
+}
