@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// The time in which a client must say what it wants.
 const TO_ASK: Duration = Duration::from_secs(30);
 
+/// The time in which a client must receive the last message.
+const TO_LEAVE: Duration = Duration::from_secs(5);
+
 #[derive(Debug)]
 pub(super) struct Connection<B: Backend> {
     pub(super) channel: Channel,
@@ -207,7 +210,9 @@ impl<B: Backend> Connection<B> {
     /// Returns the time at which the client has asked too late, or its wait is over.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.role {
-            Role::New { since } | Role::Idle { since } => Some(*since + TO_ASK),
+            Role::New { since } | Role::Idle { since } => {
+                Some(*since + if self.ends { TO_LEAVE } else { TO_ASK })
+            }
             Role::Waits(wait) => Some(wait.until),
             Role::Leases(_) => None,
         }

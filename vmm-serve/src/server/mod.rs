@@ -219,7 +219,12 @@ impl<B: Backend> Server<B> {
                     // Its process may have ended, or have no room for the answer: then it is closed.
                     let Ok(mut connection) = Connection::new(channel) else { continue };
                     let user = connection.peer.user;
-                    if self.clients_of(user) >= self.options.clients_per_user() {
+                    let (same, limit) = (self.clients_of(user), self.options.clients_per_user());
+                    if same >= limit + self.options.refusals_per_user() {
+                        self.close(user, connection.channel);
+                        continue;
+                    }
+                    if same >= limit {
                         connection.refuse_all(&self.options);
                     }
                     let id = self.number();

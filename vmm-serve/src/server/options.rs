@@ -24,4 +24,11 @@ impl ServerOptions {
     pub(super) fn clients_per_user(&self) -> usize {
         self.clients.div_ceil(2)
     }
+
+    /// Returns the number of a user's further connections that can wait to be told of the limit. Beyond it they are closed, so that they
+    /// take no room of other users'.
+    pub(super) fn refusals_per_user(&self) -> usize {
+        const MOST: usize = 16;
+        ((self.clients - self.clients_per_user()) / 2).clamp(1, MOST)
+    }
 }

@@ -6,8 +6,8 @@ use crate::Mode;
 use crate::protocol::{Create, LeaseKind, Request};
 use gpu_vmm_core::{Bytes, DeviceId, Properties};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_share::Channel;
 use gpu_vmm_share::extend::{self, Wait};
+use gpu_vmm_share::{Channel, Credentials};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendFlags, send};
 use std::io::{ErrorKind, Write};
@@ -217,4 +217,30 @@ fn release_of_a_client_that_reads_nothing_counts() {
     std::thread::sleep(20 * PAUSE);
     served.run();
     assert_eq!((served.server.connections.len(), served.server.lingering.len()), (0, 0));
+}
+
+/// Connections that are refused and say nothing take no room of other users'.
+#[test]
+fn refused_connections_leave_room_for_other_users() {
+    let mut served = Served::new(ServerOptions { clients: 64, ..ServerOptions::default() });
+    let mut channels = Vec::new();
+    for _ in 0..3 {
+        // As many as wait for a listener.
+        channels.extend((0..100).map(|_| served.connect()));
+        (0..20).for_each(|_| served.step());
+    }
+    let connected = served.server.connections.len();
+    assert!((32..=48).contains(&connected), "{connected}");
+    // One that says something is told why.
+    channels.clear();
+    (0..20).for_each(|_| served.step());
+    let _all: Vec<Channel> = (0..32).map(|_| served.client()).collect();
+    let mut channel = served.connect();
+    served.run();
+    say(&mut channel, &Request::Hello { lowest: 1, highest: 1 });
+    std::thread::sleep(2 * PAUSE);
+    served.run();
+    assert!(matches!(hear(&mut channel), Some(Reply::Refused(crate::ServeError::Limit { limit: 32, .. }))));
+    let Credentials { uid, .. } = channel.peer();
+    assert_eq!(served.server.clients_of(Some(uid)), 32);
 }
