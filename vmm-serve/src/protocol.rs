@@ -44,7 +44,8 @@ pub(crate) enum Request {
     Open { name: String, kind: LeaseKind, wait_ms: u64 },
     /// Creates a region and requests its write lease.
     Create(Create),
-    /// Requests new memory for `count` handles from `first` on. The lease permits writes.
+    /// Requests new memory for `count` handles from `first` on. The lease permits writes. The client has unmapped the new memory of earlier
+    /// requests for them.
     Renew { first: u32, count: u32 },
     /// Makes the new memory the region's next epoch. With `layout`, a sealed file with the layout comes along.
     Commit { layout: bool },

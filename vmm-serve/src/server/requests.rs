@@ -191,6 +191,11 @@ impl<B: Backend> Server<B> {
                 "the region has {there} handles; {count} from {first} on are none of them"
             )));
         };
+        // The client has given up the new memory of an earlier request for the same handles, which has failed there.
+        if let Some(lease) = self.connections.get_mut(&id).and_then(|one| one.lease_mut()) {
+            lease.fresh.retain(|index, _| !(first as usize..end).contains(&(*index as usize)));
+            lease.forget_unmapped();
+        }
         let job = self.job_of_renewal(region, first as usize..end)?;
         if let Some(lease) = self.connections.get_mut(&id).and_then(|one| one.lease_mut()) {
             lease.job = Some(job);

@@ -2,7 +2,7 @@
 
 use crate::support::{ServerProcess, UNIT, WAIT, backend, idle, options};
 use gpu_vmm_core::{Backend, Bytes, Operation};
-use gpu_vmm_serve::{Client, Lease, LeaseEvent, RenewContents};
+use gpu_vmm_serve::{Client, Lease, LeaseEvent, RenewContents, ServeError, ServerOptions};
 use gpu_vmm_testkit::FaultInject;
 use gpu_vmm_testkit::forked::Child;
 use std::time::Duration;
@@ -64,6 +64,32 @@ fn failed_renewals_can_be_repeated() {
         .finish();
     }
     assert_eq!(server.idle().held, SIZE.0);
+}
+
+/// Memory that could not be imported is given up when the renewal is repeated.
+#[test]
+fn repeated_renewals_hold_memory_once() {
+    let mut limits = ServerOptions::default();
+    limits.budget = Some(Bytes(4 * UNIT.0));
+    let server = ServerProcess::with(limits);
+    let driver = FaultInject::new(backend());
+    let mut lease = publish_with(&Client::connect(&driver, server.path()).unwrap());
+    driver.fail_calls(&[Operation::ImportMemory]);
+    for _ in 0..5 {
+        let error = lease.renew(Bytes::ZERO, UNIT, RenewContents::Undefined, idle()).unwrap_err();
+        assert_eq!(error.extension::<ServeError>(), None, "{error}");
+    }
+    driver.stop();
+    lease.renew(Bytes::ZERO, Bytes(2 * UNIT.0), RenewContents::Undefined, idle()).unwrap();
+    assert_eq!(server.status().server.held, 4 * UNIT.0);
+    lease.commit(None).unwrap();
+    assert_eq!(server.status().server.held, 2 * UNIT.0);
+}
+
+fn publish_with<B: Backend>(client: &Client<B>) -> Lease<B> {
+    let mut lease = client.create("a", Bytes(2 * UNIT.0), &options()).unwrap();
+    lease.commit(None).unwrap();
+    lease
 }
 
 /// A reader whose epoch cannot be imported goes on with the former one, and its memory counts until the lease ends.
