@@ -177,6 +177,15 @@ impl<B: Backend> Connection<B> {
         self.ends
     }
 
+    /// Returns the handles that are under way.
+    #[cfg(test)]
+    pub(super) fn queued_handles(&self) -> impl Iterator<Item = &Arc<Handle<B>>> {
+        self.queue.iter().flat_map(|one| &one.sources).filter_map(|source| match source {
+            Source::Handle(handle) => Some(handle),
+            Source::Layout(_) => None,
+        })
+    }
+
     pub(super) fn has_queue(&self) -> bool {
         !self.queue.is_empty()
     }

@@ -303,4 +303,6 @@ fn is_timed_out(error: &gpu_vmm_core::Error) -> bool {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,177 @@
+//! Random clients, and what must be true of the server after each step.
+#![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
+
+use super::tests::{Served, UNIT, hear, say, say_with};
+use super::*;
+use crate::protocol::{LeaseKind, Request};
+use crate::{Layout, sealed};
+use gpu_vmm_core::Bytes;
+use gpu_vmm_host::HostBackend;
+use gpu_vmm_share::Channel;
+use gpu_vmm_testkit::Random;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+const NAMES: usize = 4;
+const BUDGET: u64 = 24 * UNIT;
+const CLIENTS: usize = 16;
+
+/// Returns a number that is mostly small, and else near a limit.
+fn number(random: &mut Random, most: usize) -> u64 {
+    match random.below(12) {
+        0 => u64::MAX - random.below(3) as u64,
+        1 => 1 << random.below(64),
+        _ => random.below(most) as u64,
+    }
+}
+
+/// Returns a request, which mostly is one that the client can send now.
+fn request(random: &mut Random, served: &Served, has_lease: bool) -> Request {
+    let name = match random.below(40) {
+        0 => "x".repeat(random.below(600)),
+        1 => String::new(),
+        _ => format!("r{}", random.below(NAMES)),
+    };
+    let which = match (random.below(20), has_lease) {
+        (0, _) => random.below(24),
+        (_, true) => 9 + random.below(11),
+        (_, false) => random.below(9),
+    };
+    match which {
+        0..4 => {
+            let size = number(random, 5).wrapping_mul(if random.below(10) == 0 { 1 } else { UNIT });
+            let address = number(random, 64).wrapping_mul(UNIT).wrapping_add(1 << 40);
+            served.creation(&name, address, size, number(random, 2).wrapping_mul(UNIT))
+        }
+        4..9 => {
+            let kind = if random.below(2) == 0 { LeaseKind::Read } else { LeaseKind::Write };
+            Request::Open { name, kind, wait_ms: number(random, 3) }
+        }
+        9..13 => Request::Renew { first: number(random, 3) as u32, count: number(random, 4) as u32 },
+        13..16 => Request::Commit { layout: random.below(2) == 0 },
+        16..19 => Request::Applied { epoch: number(random, 5) },
+        19 => Request::Downgrade,
+        20 => Request::Release,
+        21 => Request::List,
+        22 => Request::Drop { name },
+        _ => Request::Hello { lowest: number(random, 3) as u16, highest: number(random, 3) as u16 },
+    }
+}
+
+/// The files that a client sends as layouts: most are.
+fn file(random: &mut Random) -> OwnedFd {
+    match random.below(8) {
+        0 => std::fs::File::open("/").unwrap().into(),
+        1 => tempfile::tempfile().unwrap().into(),
+        _ => sealed::file(OPERATION, &Layout::default().encode().unwrap()).unwrap(),
+    }
+}
+
+struct Client {
+    channel: Channel,
+    /// False for one that never reads.
+    reads: bool,
+    has_lease: bool,
+}
+
+/// Checks the books against what is there.
+fn check(server: &Server<HostBackend>) {
+    let (mut alive, mut promised) = (BTreeMap::new(), 0);
+    let mut add = |handle: &Arc<books::Handle<HostBackend>>| {
+        alive.insert(handle.id, handle.size().0);
+    };
+    for (id, connection) in &server.connections {
+        connection.queued_handles().for_each(&mut add);
+        let Some(lease) = connection.lease() else { continue };
+        lease.holds.iter().chain(lease.fresh.values()).for_each(&mut add);
+        if let Some(job) = &lease.job {
+            assert_eq!(lease.kind, LeaseKind::Write);
+            job.made.iter().for_each(|(_, handle)| add(handle));
+            promised += job.promise.left();
+        }
+        let region = server.regions.get(&lease.name, lease.region);
+        if let Some(region) = region {
+            assert_eq!(region.writer == Some(*id), lease.kind == LeaseKind::Write);
+            assert!(lease.sent <= region.epoch && lease.applied <= lease.sent, "{lease:?}");
+            assert!(lease.kind == LeaseKind::Read || lease.sent == region.epoch);
+        }
+        // No memory but of the epoch that was sent last, of the one that is mapped, and of a writer.
+        let bytes: u64 = lease.holds.iter().map(|handle| handle.size().0).sum();
+        let size = region.map_or(u64::MAX / 2, |region| region.size);
+        assert!(bytes <= 2 * size, "{bytes:#x} of {size:#x}");
+    }
+    for region in server.regions.0.values() {
+        region.handles.iter().for_each(&mut add);
+        let writer = region.writer.map(|writer| &server.connections[&writer]);
+        assert!(writer.is_none_or(|writer| writer.lease().is_some_and(|lease| lease.region == region.id)));
+        assert!(region.epoch > 0 || region.writer.is_some());
+        assert_eq!(region.bytes(), if region.epoch == 0 { 0 } else { region.size });
+    }
+    server.lingering.iter().flat_map(|one| &one.holds).for_each(&mut add);
+    let held = server.books.held();
+    assert_eq!(held, alive.values().sum::<u64>() + promised);
+    assert!(held <= BUDGET && server.named() <= held, "{held:#x}, {:#x} named", server.named());
+}
+
+#[test]
+fn random_messages_keep_the_books_right() {
+    let steps =
+        std::env::var("GPU_VMM_SERVE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000);
+    let options = ServerOptions { budget: Some(Bytes(BUDGET)), clients: 2 * CLIENTS, regions: 3 };
+    let mut served = Served::new(options);
+    let mut random = Random(1);
+    let mut clients: Vec<Client> = Vec::new();
+    let (mut epochs, mut leases) = (0, 0);
+    for _ in 0..steps {
+        let which = random.below(CLIENTS);
+        if which >= clients.len() {
+            let mut channel = served.connect();
+            served.step();
+            if random.below(20) > 0 {
+                say(&mut channel, &Request::Hello { lowest: 1, highest: 1 });
+            }
+            clients.push(Client { channel, reads: random.below(4) > 0, has_lease: false });
+        } else {
+            let Client { channel, has_lease, .. } = &mut clients[which];
+            let request = request(&mut random, &served, *has_lease);
+            let needs = matches!(request, Request::Commit { layout: true }) != (random.below(30) == 0);
+            let descriptors: Vec<OwnedFd> = needs.then(|| file(&mut random)).into_iter().collect();
+            let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+            say_with(channel, &request, &descriptors);
+            match random.below(60) {
+                0 => drop(clients.swap_remove(which)),
+                1 => {
+                    // Leaves as clients do.
+                    say(channel, &Request::Release);
+                    clients.swap_remove(which);
+                }
+                2 => drop(rustix::net::shutdown(&*channel, rustix::net::Shutdown::Write)),
+                _ => {}
+            }
+        }
+        for _ in 0..random.below(3) {
+            served.step();
+            check(&served.server);
+        }
+        clients.retain_mut(|Client { channel, reads, has_lease }| {
+            while *reads && let Some(reply) = hear(channel) {
+                *has_lease |= matches!(reply, Reply::Granted { .. });
+                leases += u64::from(matches!(reply, Reply::Granted { .. }));
+                epochs += u64::from(matches!(reply, Reply::Epoch { .. }));
+            }
+            channel.is_connected()
+        });
+        // This process does not end. Otherwise its memory would fill the budget.
+        if random.below(50) == 0 {
+            served.server.lingering.clear();
+        }
+    }
+    assert!(leases > steps / 100 && epochs > steps / 1000, "{leases} leases, {epochs} epochs");
+    clients.clear();
+    served.run();
+    assert_eq!(served.server.connections.len(), 0);
+    served.server.lingering.clear();
+    check(&served.server);
+    served.server.regions.0.clear();
+    assert_eq!(served.server.books.held(), 0);
+}
