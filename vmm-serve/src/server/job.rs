@@ -1,11 +1,14 @@
 //! Memory that a client has requested and that does not exist yet.
 
 use super::books::{Handle, Indexed, Promise};
+use super::descriptors;
+use crate::ServeError;
 use crate::sizes::{self, MAX_HANDLES};
 use gpu_vmm_core::extend::create_now;
 use gpu_vmm_core::{Backend, Bytes, ErrorKind, Granularity, Operation, Properties, Result};
 use gpu_vmm_share::manifest::SharedPiece;
 use std::collections::VecDeque;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Memory that a client has requested, of which one handle after the other is created.
@@ -64,6 +67,11 @@ impl<B: Backend> Job<B> {
             rest.pop_front();
         }
         Ok(())
+    }
+
+    /// Fails if the last handle has taken a descriptor that is left for clients.
+    pub(super) fn check_descriptors(&self, clients: usize) -> std::result::Result<(), ServeError> {
+        self.made.last().map_or(Ok(()), |(_, handle)| descriptors::check(handle.descriptor.as_fd(), clients))
     }
 
     /// Returns the size of all memory that the job promises or has created.

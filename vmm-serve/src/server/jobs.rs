@@ -7,7 +7,7 @@ use super::region::Region;
 use crate::ServeError;
 use crate::protocol::Reply;
 use crate::sizes::{HANDLE, MAX_HANDLES};
-use gpu_vmm_core::{Backend, Bytes, Error, Granularity, Properties};
+use gpu_vmm_core::{Backend, Bytes, Granularity, Properties};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,16 +67,19 @@ impl<B: Backend> Server<B> {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(lease) = connection.lease_mut() else { return };
         let Some(mut job) = lease.job.take() else { return };
-        match job.create_one(&self.backend, number) {
-            Err(error) => self.job_failed(id, &job, &error),
+        let created = job.create_one(&self.backend, number).map_err(|error| {
+            let requested = job.bytes();
+            ServeError::NoMemory { requested, why: error.to_string() }
+        });
+        let created = created.and_then(|()| job.check_descriptors(self.options.clients));
+        match created {
+            Err(error) => self.job_failed(id, &job, error),
             Ok(()) if job.is_done() => self.job_done(id, job),
             Ok(()) => lease.job = Some(job),
         }
     }
 
-    fn job_failed(&mut self, id: u64, job: &Job<B>, error: &Error) {
-        let requested = job.bytes();
-        let why = ServeError::NoMemory { requested, why: error.to_string() };
+    fn job_failed(&mut self, id: u64, job: &Job<B>, why: ServeError) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.refuse(why);
         if matches!(job.plan, Plan::New { .. }) {

@@ -8,6 +8,7 @@
 mod books;
 mod commit;
 mod connection;
+mod descriptors;
 mod grants;
 mod handover;
 mod job;
@@ -69,7 +70,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// # What it holds
 ///
 /// It creates memory and exports it. That needs no context of a device, so an idle server has no memory of its own on a device. For
-/// each handle it keeps one open descriptor: the limit of open files (`RLIMIT_NOFILE`) bounds the memory by 256 MiB for each.
+/// each handle it keeps one open descriptor: the limit of open files (`RLIMIT_NOFILE`) bounds the memory by 256 MiB for each. Some of
+/// them are left for clients.
 #[derive(Debug)]
 pub struct Server<B: Backend> {
     backend: B,

@@ -2,6 +2,7 @@
 
 use super::Server;
 use super::connection::{Lease, Role};
+use super::descriptors;
 use super::region::{Layout, Region, Waiting, not_found};
 use crate::name;
 use crate::protocol::{Create, LeaseKind, MAX_WAIT_MS, Reply, Request, VERSIONS};
@@ -209,6 +210,7 @@ impl<B: Backend> Server<B> {
         lease.check_writer()?;
         let size = file.as_ref().map(|file| sealed::size(file.as_fd(), layout::MAX_BYTES));
         let size = size.transpose().map_err(ServeError::bad)?;
+        file.as_ref().map_or(Ok(()), |file| descriptors::check(file.as_fd(), self.options.clients))?;
         let id_of_layout = self.number();
         let layout = file.take().zip(size).map(|(file, size)| Arc::new(Layout { id: id_of_layout, file, size }));
         self.commit_epoch(id, layout)

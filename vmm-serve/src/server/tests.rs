@@ -2,14 +2,16 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
 
 use super::*;
-use crate::Mode;
 use crate::protocol::{Create, LeaseKind, Request};
+use crate::{Mode, ServeError};
 use gpu_vmm_core::{Bytes, DeviceId, Properties};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_share::extend::{self, Wait};
 use gpu_vmm_share::{Channel, Credentials};
+use gpu_vmm_testkit::forked::alone;
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendFlags, send};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -219,6 +221,31 @@ fn release_of_a_client_that_reads_nothing_counts() {
     assert_eq!((served.server.connections.len(), served.server.lingering.len()), (0, 0));
 }
 
+/// Otherwise no client could connect to drop a region.
+#[test]
+fn regions_leave_descriptors_for_clients() {
+    alone(|| {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(400), maximum: Some(400) }).unwrap();
+        let mut served = Served::new(ServerOptions::default());
+        let (mut count, mut channels) = (1000, Vec::new());
+        for name in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
+            let mut channel = served.client();
+            let address = (u64::from(name.as_bytes()[0])) << 36;
+            say(&mut channel, &served.creation(name, address, count * UNIT, 1));
+            served.run();
+            match extend::receive(&mut channel, &Wait::new(OPERATION, "reply", Duration::ZERO)) {
+                Ok((Reply::Granted { .. }, _)) => channels.push(channel),
+                Ok((Reply::Refused(ServeError::Limit { limit: 300, .. }), _)) => count = (count / 2).max(1),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(!channels.is_empty());
+        for _ in 0..10 {
+            channels.push(served.client());
+        }
+    });
+}
+
 /// Connections that are refused and say nothing take no room of other users'.
 #[test]
 fn refused_connections_leave_room_for_other_users() {
@@ -240,7 +267,7 @@ fn refused_connections_leave_room_for_other_users() {
     say(&mut channel, &Request::Hello { lowest: 1, highest: 1 });
     std::thread::sleep(2 * PAUSE);
     served.run();
-    assert!(matches!(hear(&mut channel), Some(Reply::Refused(crate::ServeError::Limit { limit: 32, .. }))));
+    assert!(matches!(hear(&mut channel), Some(Reply::Refused(ServeError::Limit { limit: 32, .. }))));
     let Credentials { uid, .. } = channel.peer();
     assert_eq!(served.server.clients_of(Some(uid)), 32);
 }
