@@ -129,7 +129,8 @@ impl Channel {
         Ok((greeted(one, to_other), greeted(other, to_one)))
     }
 
-    /// Connects to the [`Listener`](super::Listener) at `path`. Waits up to `wait` while the listener's queue is full.
+    /// Connects to the [`Listener`](super::Listener) at `path`. Waits up to `wait` while the listener's queue is full, or the process does not
+    /// listen yet.
     ///
     /// # Errors
     ///
@@ -154,9 +155,11 @@ impl Channel {
                     let path = path.display().to_string();
                     return Err(Error::of_extension(CONNECT, PeerError::NoListener { path }));
                 }
-                Err(Errno::CONNREFUSED) if is_socket(path) => {
+                Err(Errno::CONNREFUSED) if is_stale(path, &address) => {
                     return Err(stale(CONNECT, path, "connect", "ECONNREFUSED (111)"));
                 }
+                // A process has bound the path and does not listen yet, which poll does not report.
+                Err(Errno::CONNREFUSED) if is_socket(path) => std::thread::sleep(SHORTEST.min(wait.left()?)),
                 Err(errno) => return Err(fail("connect", errno)),
             }
         }

@@ -342,3 +342,23 @@ fn longest_and_shortest_connection_limits() {
         listener.accept(Allowed::same_user(), SOON).unwrap_err();
     });
 }
+
+#[test]
+fn connect_waits_for_a_process_that_binds() {
+    alone(|| {
+        let folder = Folder::new();
+        let address = SocketAddrUnix::new(folder.socket()).unwrap();
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&socket, &address).unwrap();
+        let error = Channel::connect(folder.socket(), Allowed::same_user(), SOON).unwrap_err();
+        assert!(matches!(error.extension(), Some(PeerError::TimedOut { .. })), "{error}");
+        std::thread::scope(|scope| {
+            let connects =
+                scope.spawn(|| Channel::connect(folder.socket(), Allowed::same_user(), LATE).map(drop));
+            std::thread::sleep(SOON);
+            listen(&socket, BACKLOG).unwrap();
+            connects.join().unwrap().unwrap();
+        });
+    });
+}
