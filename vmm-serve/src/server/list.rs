@@ -1,6 +1,7 @@
 //! Lists of regions and clients.
 
 use super::Server;
+use super::connection::Role;
 use super::leave::info;
 use super::region::Region;
 use crate::protocol::{ClientInfo, LeaseKind, RegionInfo, Reply, ServerInfo};
@@ -12,17 +13,26 @@ impl<B: Backend> Server<B> {
         let Some(asking) = self.connections.get(&id) else { return };
         let seen = self.regions.0.iter().filter(|(_, region)| region.is_seen_by(&asking.peer));
         let mut seen: Vec<RegionInfo> = seen.map(|(name, region)| self.region_info(name, region)).collect();
-        let connected: Vec<ClientInfo> =
-            self.connections.values().filter_map(|one| info(one, false)).collect();
-        for client in &connected {
-            let Ok(place) = seen.binary_search_by(|region| region.name.cmp(&client.region)) else { continue };
-            match client {
-                ClientInfo { waits: true, .. } => seen[place].waiting += 1,
-                ClientInfo { lease: LeaseKind::Read, .. } => seen[place].readers += 1,
-                ClientInfo { lease: LeaseKind::Write, .. } => {}
+        for connection in self.connections.values() {
+            // A lease of an earlier region of this name is not one of this region.
+            let of = |name: &str, region: Option<u64>| {
+                let place = seen.binary_search_by(|one| one.name.as_str().cmp(name)).ok()?;
+                region.is_none_or(|id| self.regions.get(name, id).is_some()).then_some(place)
+            };
+            match &connection.role {
+                Role::Waits(wait) => {
+                    of(&wait.name, None).into_iter().for_each(|place| seen[place].waiting += 1);
+                }
+                Role::Leases(lease) if lease.kind == LeaseKind::Read => {
+                    of(&lease.name, Some(lease.region))
+                        .into_iter()
+                        .for_each(|place| seen[place].readers += 1);
+                }
+                _ => {}
             }
         }
-        let clients = connected.into_iter().chain(self.lingering.iter().map(|one| one.info.clone()));
+        let connected = self.connections.values().filter_map(|one| info(one, false));
+        let clients = connected.chain(self.lingering.iter().map(|one| one.info.clone()));
         let is_seen = |client: &ClientInfo| {
             let own = asking.peer.user == Some(client.user) || asking.peer.is_root();
             own || seen.binary_search_by(|region| region.name.cmp(&client.region)).is_ok()

@@ -122,10 +122,14 @@ impl<B: Backend> Regions<B> {
         self.0.get_mut(name).filter(|region| region.id == id)
     }
 
-    /// Returns the region that a peer may have a lease of, if it is there now.
+    /// Returns the region that a peer may have a lease of, if it is there now. One that it may not even read is not there: the peer waits as
+    /// for a region that will be created.
     pub(super) fn open(&self, wait: &Waiting, peer: &Peer) -> Result<Option<&Region<B>>, ServeError> {
         let Some(region) = self.0.get(&wait.name).filter(|region| region.epoch > 0) else { return Ok(None) };
-        region.check(&wait.name, peer, wait.kind)?;
+        match region.check(&wait.name, peer, wait.kind) {
+            Err(ServeError::NotFound { .. }) => return Ok(None),
+            checked => checked?,
+        }
         Ok((wait.kind == LeaseKind::Read || region.writer.is_none()).then_some(region))
     }
 

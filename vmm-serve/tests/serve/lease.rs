@@ -140,6 +140,22 @@ fn clients_learn_of_a_drop_and_keep_their_memory() {
 }
 
 #[test]
+fn leases_of_a_dropped_region_are_not_those_of_its_successor() {
+    let server = ServerProcess::start();
+    let client = server.client();
+    let mut old = publish(&client, "a", 1, 1);
+    old.downgrade(idle()).unwrap();
+    client.drop_region("a").unwrap();
+    let mut new = publish(&client, "a", 1, 2);
+    new.renew(Bytes(0), UNIT, gpu_vmm_serve::RenewContents::Copy, idle()).unwrap();
+    let region = server.status().regions.remove(0);
+    assert_eq!((region.readers, region.has_writer, region.waiting), (0, true, 0));
+    assert_eq!((value(&old), value(&new)), (1, 2));
+    drop(old);
+    assert_eq!(new.commit(None).unwrap(), 2);
+}
+
+#[test]
 fn lease_outlives_the_server() {
     let server = ServerProcess::start();
     let mut lease = publish(&server.client(), "a", 1, 6);

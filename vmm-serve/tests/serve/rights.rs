@@ -7,7 +7,7 @@ use gpu_vmm_share::Allowed;
 use gpu_vmm_testkit::forked::{Child, UNPRIVILEGED, give_up_root};
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn another_user_sees_what_its_mode_permits() {
@@ -36,6 +36,12 @@ fn another_user_sees_what_its_mode_permits() {
         assert_eq!(names, ["open", "readable"]);
         let none = Duration::ZERO;
         assert!(matches!(error_of(client.read("private", none)), ServeError::NotFound { .. }));
+        // It waits for one that it may not read as for one that is not there.
+        for name in ["private", "none"] {
+            let (since, wait) = (Instant::now(), Duration::from_millis(50));
+            assert!(matches!(error_of(client.read(name, wait)), ServeError::NotFound { .. }));
+            assert!(since.elapsed() >= wait, "{name}");
+        }
         assert!(matches!(error_of(client.drop_region("private")), ServeError::NotFound { .. }));
         drop(client.read("readable", none).unwrap());
         let error = error_of(client.write("readable", none));
