@@ -212,7 +212,8 @@ impl<B: Backend> Server<B> {
         let size = size.transpose().map_err(ServeError::bad)?;
         file.as_ref().map_or(Ok(()), |file| descriptors::check(file.as_fd(), self.options.clients))?;
         let id_of_layout = self.number();
-        let layout = file.take().zip(size).map(|(file, size)| Arc::new(Layout { id: id_of_layout, file, size }));
+        let layout =
+            file.take().zip(size).map(|(file, size)| Arc::new(Layout { id: id_of_layout, file, size }));
         self.commit_epoch(id, layout)
     }
 
