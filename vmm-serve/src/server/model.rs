@@ -116,7 +116,7 @@ fn check(server: &Server<HostBackend>) {
 #[test]
 fn random_messages_keep_the_books_right() {
     let steps =
-        std::env::var("GPU_VMM_SERVE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000);
+        std::env::var("GPU_VMM_TEST_SERVE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000);
     let options = ServerOptions { budget: Some(Bytes(BUDGET)), clients: 2 * CLIENTS, regions: 3 };
     let mut served = Served::new(options);
     let mut random = Random(1);

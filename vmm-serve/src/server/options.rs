@@ -25,7 +25,7 @@ impl ServerOptions {
         self.clients.div_ceil(2)
     }
 
-    /// Returns the number of a user's further connections that can wait to be told of the limit. Beyond it they are closed, so that they
+    /// Returns the number of a user's further connections that can wait for the reason. Beyond it they are closed, so that they
     /// take no room of other users'.
     pub(super) fn refusals_per_user(&self) -> usize {
         const MOST: usize = 16;
