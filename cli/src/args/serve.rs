@@ -72,6 +72,8 @@ pub(crate) enum ServeCommand {
     Load(LoadArguments),
     /// Save a region to a file of safetensors
     Save(SaveArguments),
+    /// Print a checksum of a region's contents
+    Digest(DigestArguments),
     /// Remove a region; programs keep the memory that they have mapped
     Drop(DropArguments),
 }
@@ -135,6 +137,15 @@ pub(crate) struct SaveArguments {
     /// Save all regions into this folder, each in a file of its name
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["name", "file"])]
     pub(crate) all: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DigestArguments {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// The region
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
 }
 
 #[derive(Args, Debug)]

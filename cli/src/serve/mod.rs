@@ -39,6 +39,12 @@ pub(crate) fn run(options: &ServeArguments) -> CliResult {
         ServeCommand::Watch(asked) => watch(&path, allowed(&asked.server), asked.every),
         ServeCommand::Load(asked) => load(&path, options.backend, asked),
         ServeCommand::Save(asked) => save(&path, options.backend, asked),
+        ServeCommand::Digest(asked) => {
+            let (_, client) = client(&path, options.backend, &asked.server)?;
+            let lease = client.read(&asked.name, SOON)?;
+            Output::default().line(lease.digest()?)?;
+            Ok(lease.close(WaitFor::all_devices())?)
+        }
         ServeCommand::Drop(asked) => Ok(drop_region(&path, allowed(&asked.server), &asked.name)?),
     }
 }

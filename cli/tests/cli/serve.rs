@@ -102,6 +102,8 @@ fn regions_are_loaded_listed_saved_and_dropped() {
     let saved = server.ask(&["save", "model/rank0", &copy, "--backend", "host"]);
     assert_eq!((saved.status.code(), stderr(&saved).as_str()), (Some(0), ""));
     assert!(std::fs::metadata(&copy).unwrap().len() > 2 << 20);
+    let digest = |name| stdout(&server.ask(&["digest", name, "--backend", "host"]));
+    assert_eq!((digest("model/rank0").trim().len(), digest("model/rank0")), (64, digest("model/rank0")));
     assert_eq!(server.ask(&["drop", "model/rank0"]).status.code(), Some(0));
     assert_eq!(server.until(|_| true)["server"]["held"], 0);
     let gone = server.ask(&["drop", "model/rank0"]);

@@ -162,6 +162,7 @@ operations! {
     Commit => "commit epoch",
     DowngradeLease => "downgrade lease",
     DropRegion => "drop region",
+    DigestRegion => "digest region",
     HandOver => "hand over",
     LoadRegion => "load region",
     SaveRegion => "save region",

@@ -66,7 +66,7 @@ fn fill<B: Backend>(
     let Some(device) = region.mapping_at(Bytes::ZERO).map(|mapping| mapping.memory.device()) else {
         return Ok(());
     };
-    let ring = ring(region.backend(), contents.size)?;
+    let ring = ring(region.backend(), contents.size, StagingRing::<B>::CHUNK)?;
     let places = contents.places.iter().filter(|(_, length)| !length.is_zero());
     let address = region.address();
     let segments: Vec<Segment> = places
@@ -82,8 +82,7 @@ fn fill<B: Backend>(
 }
 
 /// Returns a ring with no more threads than the bytes need.
-fn ring<B: Backend>(backend: &B, size: Bytes) -> Result<StagingRing<B>> {
-    let chunk = StagingRing::<B>::CHUNK;
+pub(super) fn ring<B: Backend>(backend: &B, size: Bytes, chunk: Bytes) -> Result<StagingRing<B>> {
     let chunks = usize::try_from(size.0.div_ceil(chunk.0)).unwrap_or(usize::MAX);
     StagingRing::new(backend, StagingRing::<B>::threads().min(chunks).max(1), chunk)
 }
@@ -126,7 +125,7 @@ impl<B: Backend> Lease<B> {
         let segments = [Segment { address: region.address(), length: size, device }];
         // SAFETY: the region is one reservation, all of which is mapped with read access for its device. Nothing writes to an epoch;
         // to new memory writes this lease alone, which is borrowed.
-        unsafe { ring(region.backend(), size)?.fetch(&segments, &take) }?;
+        unsafe { ring(region.backend(), size, StagingRing::<B>::CHUNK)?.fetch(&segments, &take) }?;
         file.sync_all().map_err(|error| fail("fsync", error))?;
         temporary.persist(path).map_err(|error| fail("rename", error.error))?;
         let synced = File::open(folder).and_then(|folder| folder.sync_all());

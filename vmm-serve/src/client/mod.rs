@@ -1,6 +1,7 @@
 //! A program that uses the server's memory.
 
 mod create;
+mod digest;
 mod exchange;
 mod file;
 mod lease;

@@ -194,7 +194,8 @@ fn wrong_servers_do_no_harm_to_clients() {
     let listener = Listener::bind(&path).unwrap();
     let backend = HostConfig::new().open().unwrap();
     let ends = AtomicBool::new(false);
-    let rounds = std::env::var("GPU_VMM_TEST_SERVE_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(500);
+    let rounds =
+        std::env::var("GPU_VMM_TEST_SERVE_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(500);
     thread::scope(|scope| {
         scope.spawn(|| {
             let (backend, mut random) = (HostConfig::new().open().unwrap(), Random(1));

@@ -282,3 +282,29 @@ fn refused_connections_leave_room_for_other_users() {
     assert!(matches!(hear(&mut channel), Some(Reply::Refused(ServeError::Limit { limit: 32, .. }))));
     assert_eq!(served.server.clients_of(Some(uid)), 32);
 }
+
+#[test]
+fn versions_are_negotiated() {
+    let mut served = Served::new(ServerOptions::default());
+    let (lowest, highest) = crate::protocol::VERSIONS;
+    let ask = |served: &mut Served, lowest, highest| {
+        let mut channel = served.connect();
+        served.run();
+        say(&mut channel, &Request::Hello { lowest, highest });
+        served.run();
+        hear(&mut channel)
+    };
+    // Older and newer clients that also speak a version of this server.
+    for (from, to) in [(lowest, highest), (0, highest), (lowest, highest + 8), (0, u16::MAX)] {
+        let reply = ask(&mut served, from, to);
+        assert!(matches!(&reply, Some(Reply::Welcome { version, .. }) if *version == highest), "{reply:?}");
+    }
+    for (from, to) in [(highest + 1, highest + 4), (0, lowest - 1), (highest + 1, lowest), (u16::MAX, 0)] {
+        match ask(&mut served, from, to) {
+            Some(Reply::Refused(ServeError::Version { client_lowest, server_highest, .. })) => {
+                assert_eq!((client_lowest, server_highest), (from, highest));
+            }
+            reply => panic!("{reply:?}"),
+        }
+    }
+}

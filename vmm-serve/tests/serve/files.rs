@@ -1,9 +1,10 @@
 //! Regions in files.
 
-use crate::support::{ServerProcess, UNIT, error_of, idle, options, publish, value};
+use crate::support::{ServerProcess, UNIT, error_of, fill, idle, options, publish, value};
 use gpu_vmm_core::dlpack::{DLDataType, TensorView};
 use gpu_vmm_core::{Bytes, ErrorKind};
-use gpu_vmm_serve::{CreateOptions, Layout, ServeError};
+use gpu_vmm_serve::{CreateOptions, Layout, RenewContents, ServeError};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs;
 use std::time::Duration;
 
@@ -36,6 +37,49 @@ fn saved_region_is_loaded_at_its_address() {
     lease.close(idle()).unwrap();
     let error = error_of(client.load(&path, Some("other"), &options()));
     assert!(matches!(error, ServeError::AddressTaken { .. }), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+}
+
+#[test]
+fn digest_depends_on_the_bytes_alone() {
+    let server = ServerProcess::start();
+    let client = server.client();
+    let mut whole = options();
+    whole.handle = Bytes(8 * UNIT.0);
+    let mut digests = Vec::new();
+    for (name, options) in [("small", options()), ("large", whole)] {
+        let mut lease = client.create(name, Bytes(7 * UNIT.0), &options).unwrap();
+        fill(&mut lease, 3);
+        digests.push(lease.digest().unwrap());
+        lease.commit(None).unwrap();
+        digests.push(lease.digest().unwrap());
+    }
+    assert!(digests.iter().all(|digest| *digest == digests[0] && digest.len() == 64), "{digests:?}");
+    let mut lease = client.write("small", Duration::ZERO).unwrap();
+    lease.renew(Bytes(0), UNIT, RenewContents::Copy, idle()).unwrap();
+    assert_eq!(lease.digest().unwrap(), digests[0]);
+    lease.region_mut().write(Bytes(5), &[77]).unwrap();
+    assert_ne!(lease.digest().unwrap(), digests[0]);
+}
+
+/// `/dev/full` cannot be the place of a temporary file; a limit of file sizes stands for a disk without room.
+#[test]
+fn full_disk_leaves_the_old_file() {
+    let server = ServerProcess::start();
+    drop(publish(&server.client(), "a", 3, 1));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.safetensors");
+    fs::write(&path, "old").unwrap();
+    server
+        .elsewhere(|client| {
+            let lease = client.read("a", Duration::ZERO).unwrap();
+            let limit = Rlimit { current: Some(UNIT.0), maximum: Some(UNIT.0) };
+            setrlimit(Resource::Fsize, limit).unwrap();
+            let error = lease.save(&path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::File, "{error}");
+        })
+        .finish();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "old");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
 }
 

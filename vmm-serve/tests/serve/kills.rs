@@ -72,7 +72,8 @@ fn killed_clients_leave_nothing() {
     let path = server.path();
     server.idle();
     let before = server.descriptors();
-    let rounds = std::env::var("GPU_VMM_TEST_SERVE_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
+    let rounds =
+        std::env::var("GPU_VMM_TEST_SERVE_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
     let mut random = Random(1);
     let mut clients: Vec<Child> = Vec::new();
     for round in 0..rounds {
