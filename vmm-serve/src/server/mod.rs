@@ -194,6 +194,11 @@ impl<B: Backend> Server<B> {
         match poll(&mut sockets, limit.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(Ready::default()),
+            // The system has no memory for the call, or has lowered the limit of open files. The memory of the regions stays.
+            Err(Errno::NOMEM | Errno::INVAL) => {
+                std::thread::sleep(PAUSE);
+                return Ok(Ready::default());
+            }
             Err(errno) => {
                 return Err(failed(OPERATION, "poll", errno, format!("{} descriptors", sockets.len())));
             }

@@ -6,12 +6,12 @@ use crate::protocol::{Create, LeaseKind, Request};
 use crate::{Mode, ServeError};
 use gpu_vmm_core::{Bytes, DeviceId, Properties};
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_share::Channel;
 use gpu_vmm_share::extend::{self, Wait};
-use gpu_vmm_share::{Channel, Credentials};
 use gpu_vmm_testkit::forked::alone;
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendFlags, send};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -48,6 +48,15 @@ impl Served {
         let since = Instant::now();
         self.server.step(Duration::ZERO).unwrap();
         assert!(since.elapsed() < Duration::from_secs(1), "a step took {:?}", since.elapsed());
+    }
+
+    /// Runs until connections are closed.
+    fn until_clients_are(&mut self, user: Option<u32>, count: usize) {
+        let since = Instant::now();
+        while self.server.clients_of(user) != count {
+            assert!(since.elapsed() < Duration::from_secs(10), "{}", self.server.clients_of(user));
+            self.step();
+        }
     }
 
     /// Connects without a word about versions.
@@ -233,17 +242,19 @@ fn release_of_a_client_that_reads_nothing_counts() {
 #[test]
 fn regions_leave_descriptors_for_clients() {
     alone(|| {
-        setrlimit(Resource::Nofile, Rlimit { current: Some(400), maximum: Some(400) }).unwrap();
+        // A child has the files that other tests have open.
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+        let limit = Some(4 * open + 400);
+        setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).unwrap();
         let mut served = Served::new(ServerOptions::default());
-        let (mut count, mut channels) = (1000, Vec::new());
-        for name in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
+        let (mut count, mut channels) = (8000, Vec::new());
+        for region in 1..20_u64 {
             let mut channel = served.client();
-            let address = (u64::from(name.as_bytes()[0])) << 36;
-            say(&mut channel, &served.creation(name, address, count * UNIT, 1));
+            say(&mut channel, &served.creation(&region.to_string(), region << 40, count * UNIT, 1));
             served.run();
             match extend::receive(&mut channel, &Wait::new(OPERATION, "reply", Duration::ZERO)) {
                 Ok((Reply::Granted { .. }, _)) => channels.push(channel),
-                Ok((Reply::Refused(ServeError::Limit { limit: 300, .. }), _)) => count = (count / 2).max(1),
+                Ok((Reply::Refused(ServeError::Limit { .. }), _)) => count = (count / 2).max(1),
                 other => panic!("{other:?}"),
             }
         }
@@ -251,6 +262,21 @@ fn regions_leave_descriptors_for_clients() {
         for _ in 0..10 {
             channels.push(served.client());
         }
+    });
+}
+
+/// The kernel refuses to poll more descriptors than the limit.
+#[test]
+fn lowered_limit_ends_no_server() {
+    alone(|| {
+        let limit = getrlimit(Resource::Nofile);
+        let mut served = Served::new(ServerOptions::default());
+        let channels: Vec<Channel> = (0..20).map(|_| served.client()).collect();
+        setrlimit(Resource::Nofile, Rlimit { current: Some(10), ..limit }).unwrap();
+        served.run();
+        setrlimit(Resource::Nofile, limit).unwrap();
+        served.client();
+        assert_eq!(served.server.connections.len(), channels.len() + 1);
     });
 }
 
@@ -267,12 +293,9 @@ fn refused_connections_leave_room_for_other_users() {
     let connected = served.server.connections.len();
     assert!((32..=48).contains(&connected), "{connected}");
     // One that says something receives the reason.
-    let Credentials { uid, .. } = channels[0].peer();
+    let user = Some(channels[0].peer().uid);
     channels.clear();
-    // Threads close them.
-    while served.server.clients_of(Some(uid)) > 0 {
-        served.step();
-    }
+    served.until_clients_are(user, 0);
     let _all: Vec<Channel> = (0..32).map(|_| served.client()).collect();
     let mut channel = served.connect();
     served.run();
@@ -280,7 +303,7 @@ fn refused_connections_leave_room_for_other_users() {
     std::thread::sleep(2 * PAUSE);
     served.run();
     assert!(matches!(hear(&mut channel), Some(Reply::Refused(ServeError::Limit { limit: 32, .. }))));
-    assert_eq!(served.server.clients_of(Some(uid)), 32);
+    served.until_clients_are(user, 32);
 }
 
 #[test]
