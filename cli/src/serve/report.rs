@@ -134,7 +134,9 @@ pub(super) fn prometheus(status: &Status, output: &mut Output) -> CliResult {
     metric("region_readers", "Clients with a read lease.", &each(|region| region.readers.into()))?;
     metric("region_writers", "Clients with a write lease.", &each(|region| region.has_writer.into()))?;
     metric("region_waiting", "Clients that wait for a lease.", &each(|region| region.waiting.into()))?;
-    let lingering = clients.iter().filter(|client| client.lingers).map(|client| client.bytes).sum();
+    let lingering = clients.iter().filter(|client| client.lingers).map(|client| client.bytes);
+    // The numbers are another process's.
+    let lingering = lingering.fold(0, u64::saturating_add);
     let help = "Memory of processes that have ended their connection without notice.";
     metric("lingering_bytes", help, &one(lingering))
 }
