@@ -111,21 +111,13 @@ fn save(path: &Path, backend: BackendChoice, asked: &SaveArguments) -> CliResult
     let mut failed = 0;
     for region in client.status()?.regions {
         // One that is in use at its addresses here, or dropped meanwhile, does not keep the others from being saved.
-        let file = folder.join(store::file_path(&region.name));
-        if let Err(error) = save_in_folder(&client, &region.name, &file, &mut output) {
+        let file = folder.join(store::file_name(&region.name));
+        if let Err(error) = save_one(&client, &region.name, &file, &mut output) {
             say(&format!("error: {error}"));
             failed += 1;
         }
     }
     if failed == 0 { Ok(()) } else { Err(format!("{failed} regions were not saved").into()) }
-}
-
-/// Saves a region to a file of the store, which is in further folders if the region's name is long.
-fn save_in_folder(client: &Client<AnyBackend>, name: &str, file: &Path, output: &mut Output) -> CliResult {
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
-    save_one(client, name, file, output)
 }
 
 fn save_one(client: &Client<AnyBackend>, name: &str, file: &Path, output: &mut Output) -> CliResult {

@@ -6,20 +6,17 @@ use std::path::{Path, PathBuf};
 /// The end of the names of files of regions.
 const EXTENSION: &str = ".safetensors";
 
-/// The end of the names of folders, each of which has a part of a region's name.
-const FOLDER: &str = "%+";
+/// The begin of the names of files that are not complete yet.
+const TEMPORARY: &str = ".gpu-vmm-";
 
-/// The limit of a part, in bytes: file systems permit 255 with the end.
-const MAX_PART: usize = 240;
+/// The limit of a file's name without its end, in bytes: file systems permit 255.
+const MAX_NAME: usize = 200;
 
-/// Returns the path of a region's file in the folder: the region's name, in which slashes and percent signs are written as in a URL. What is
-/// too long for one file's name is in folders.
-pub(super) fn file_path(region: &str) -> PathBuf {
-    let (mut path, mut name) = (PathBuf::new(), String::new());
+/// Returns the name of a region's file: the region's name, in which slashes and percent signs are written as in a URL. The end of a long
+/// name is a checksum; the file has the whole name.
+pub(super) fn file_name(region: &str) -> String {
+    let mut name = String::new();
     for char in region.chars() {
-        if name.len() + "%2F".len().max(char.len_utf8()) > MAX_PART {
-            path.push(std::mem::take(&mut name) + FOLDER);
-        }
         match char {
             '/' => name.push_str("%2F"),
             '%' => name.push_str("%25"),
@@ -28,18 +25,23 @@ pub(super) fn file_path(region: &str) -> PathBuf {
             other => name.push(other),
         }
     }
-    path.join(name + EXTENSION)
+    if name.len() > MAX_NAME {
+        let kept = (0..=MAX_NAME / 2).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
+        name.truncate(kept);
+        name.push('-');
+        name.push_str(&blake3::hash(region.as_bytes()).to_hex());
+    }
+    name + EXTENSION
 }
 
-/// Returns the files of regions in a folder, in the order of their names.
+/// Returns the files of regions in a folder, in the order of their names. Removes what a save has left that was killed.
 pub(super) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        let path = entry.path();
+        let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.ends_with(FOLDER) && entry.file_type()?.is_dir() {
-            files.extend(self::files(&path)?);
+        if name.starts_with(TEMPORARY) {
+            std::fs::remove_file(&path)?;
         } else if name.ends_with(EXTENSION) && !name.starts_with('.') {
             files.push(path);
         }
@@ -54,39 +56,31 @@ mod tests {
 
     #[test]
     fn each_region_has_a_file_of_its_own() {
-        for (region, file) in [
-            ("llama/rank0", "llama%2Frank0.safetensors"),
-            ("llama%2Frank0", "llama%252Frank0.safetensors"),
-            (".a/.b", "%2Ea%2F.b.safetensors"),
-        ] {
-            assert_eq!(file_path(region), Path::new(file));
-        }
-    }
-
-    #[test]
-    fn longest_names_have_files() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut expected = Vec::new();
-        for region in ["x".repeat(255), ["a"; 128].join("/"), "\u{1f600}".repeat(63), "..".repeat(127) + "y"]
-        {
-            let path = folder.path().join(file_path(&region));
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(&path, "").unwrap();
-            expected.push(path);
-        }
-        expected.sort();
-        let mut found = files(folder.path()).unwrap();
-        found.sort();
-        assert_eq!(found, expected);
+        assert_eq!(file_name("llama/rank0"), "llama%2Frank0.safetensors");
+        assert_eq!(file_name("llama%2Frank0"), "llama%252Frank0.safetensors");
+        assert_eq!(file_name(".a/.b"), "%2Ea%2F.b.safetensors");
+        // The longest names, of one, two and four bytes for a character, and of slashes.
+        let long = [
+            "x".repeat(255),
+            "x".repeat(254) + "y",
+            "é".repeat(127),
+            "😀".repeat(63),
+            "a/".repeat(127) + "a",
+        ];
+        let names = long.map(|region| file_name(&region));
+        assert!(names.iter().all(|name| name.len() <= 255), "{names:?}");
+        let different: std::collections::BTreeSet<&String> = names.iter().collect();
+        assert_eq!(different.len(), names.len());
     }
 
     #[test]
     fn only_files_of_regions_are_loaded() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["b.safetensors", "a.safetensors", ".gpu-vmm-x.safetensors", "notes.txt"] {
+        for name in ["b.safetensors", "a.safetensors", ".hidden.safetensors", "notes.txt", ".gpu-vmm-x"] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
         let found = files(folder.path()).unwrap();
         assert_eq!(found, ["a", "b"].map(|name| folder.path().join(format!("{name}.safetensors"))));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4, "a killed save has left a file");
     }
 }

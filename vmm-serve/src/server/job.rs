@@ -55,7 +55,8 @@ impl<B: Backend> Job<B> {
                 if error.kind() == ErrorKind::OutOfMemory && size > least.bytes() =>
             {
                 *handle = Bytes((size.0 / 2).next_multiple_of(least.bytes().0));
-                return if self.made.len() < MAX_HANDLES { Ok(()) } else { Err(error) };
+                let count = self.made.len() as u64 + self.promise.left().div_ceil(handle.0);
+                return if count <= MAX_HANDLES as u64 { Ok(()) } else { Err(error) };
             }
             (created, _) => created?,
         };

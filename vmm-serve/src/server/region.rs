@@ -21,7 +21,7 @@ pub(super) struct Region<B: Backend> {
     pub(super) address: u64,
     pub(super) size: u64,
     pub(super) properties: Properties,
-    /// The number of commits. A region of epoch 0 is being created, and seen by its creator alone.
+    /// The number of commits. A region of epoch 0 is being created, and seen by its owner alone.
     pub(super) epoch: u64,
     /// The memory of the epoch, in order.
     pub(super) handles: Vec<Arc<Handle<B>>>,
@@ -59,7 +59,7 @@ impl<B: Backend> Region<B> {
 
     /// Returns true if the peer can see the region in lists.
     pub(super) fn is_seen_by(&self, peer: &Peer) -> bool {
-        self.is_owned_by(peer) || self.rights(peer).0
+        self.is_owned_by(peer) || self.epoch > 0 && self.rights(peer).0
     }
 
     fn is_owned_by(&self, peer: &Peer) -> bool {
