@@ -78,6 +78,8 @@ pub struct Server<B: Backend> {
     listener: Listener,
     options: ServerOptions,
     books: Arc<Books>,
+    /// The sizes of all layouts, which are memory of the host.
+    layouts: Arc<Books>,
     regions: Regions<B>,
     /// By their numbers, which grow: the order in which they came.
     connections: BTreeMap<u64, Connection<B>>,
@@ -104,6 +106,7 @@ impl<B: Backend> Server<B> {
             listener,
             options,
             books: Arc::default(),
+            layouts: Arc::default(),
             regions: Regions::default(),
             connections: BTreeMap::new(),
             lingering: Vec::new(),

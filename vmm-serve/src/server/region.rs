@@ -1,6 +1,6 @@
 //! The regions of a server.
 
-use super::books::Handle;
+use super::books::{Counted, Handle};
 use super::peer::Peer;
 use crate::protocol::LeaseKind;
 use crate::{Mode, ServeError};
@@ -37,6 +37,8 @@ pub(super) struct Layout {
     pub(super) id: u64,
     pub(super) file: OwnedFd,
     pub(super) size: u64,
+    #[expect(dead_code, reason = "counts until it is dropped")]
+    pub(super) counted: Counted,
 }
 
 impl<B: Backend> Region<B> {

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// The most files of a client that are no layouts. They are kept until its connection ends.
 const MAX_FILES: usize = 4;
 
+/// The limit of the sizes of all layouts.
+const MAX_LAYOUTS: Bytes = Bytes::gib(1);
+
 impl<B: Backend> Server<B> {
     /// Handles one message. A message that is wrong is refused; one at the wrong time ends the connection.
     pub(super) fn handle(&mut self, id: u64, request: Request, descriptors: Vec<OwnedFd>) {
@@ -211,9 +214,16 @@ impl<B: Backend> Server<B> {
         let size = file.as_ref().map(|file| sealed::size(file.as_fd(), layout::MAX_BYTES));
         let size = size.transpose().map_err(ServeError::bad)?;
         file.as_ref().map_or(Ok(()), |file| descriptors::check(file.as_fd(), self.options.clients))?;
-        let id_of_layout = self.number();
-        let layout =
-            file.take().zip(size).map(|(file, size)| Arc::new(Layout { id: id_of_layout, file, size }));
+        let layout = match (size, file.take()) {
+            (Some(size), Some(file)) => {
+                let counted = self.layouts.promise(Bytes(size), Some(MAX_LAYOUTS), 0);
+                let limit =
+                    |_| ServeError::Limit { what: "bytes of layouts".to_owned(), limit: MAX_LAYOUTS.0 };
+                let counted = counted.map_err(limit)?.take(Bytes(size));
+                Some(Arc::new(Layout { id: self.number(), file, size, counted }))
+            }
+            _ => None,
+        };
         self.commit_epoch(id, layout)
     }
 

@@ -1,6 +1,6 @@
 //! The beginning of a server that replaces another one.
 
-use super::books::{Books, Handle};
+use super::books::{Books, Handle, Promise};
 use super::connection::{Connection, Lease, Role, Source};
 use super::job::{Job, Plan};
 use super::leave::Lingering;
@@ -77,7 +77,7 @@ impl<B: Backend> Server<B> {
             Some(descriptor) => Ok(descriptor),
             None => exchange.bad("a descriptor of the state is missing".to_owned()),
         };
-        let books = Arc::new(Books::default());
+        let (books, of_layouts) = (Arc::new(Books::default()), Arc::new(Books::default()));
         let mut listener = Listener::from_socket(next()?)?;
         let (handles, layouts) = (BTreeMap::new(), BTreeMap::new());
         let mut known = Known { backend: &backend, exchange, books: &books, handles, layouts };
@@ -85,12 +85,13 @@ impl<B: Backend> Server<B> {
             let descriptor = next()?;
             let (size, properties) = piece.check(OPERATION, &backend)?;
             let memory = extend::import(&backend, descriptor.as_fd(), size, properties)?;
-            let counted = known.promise(size.0)?.take(size);
+            let counted = promise(&books, size)?.take(size);
             known.handles.insert(id, Arc::new(Handle { id, piece, descriptor, memory, counted }));
         }
         for layout in state.layouts {
             let (id, file, size) = (layout.id, next()?, layout.size);
-            known.layouts.insert(id, Arc::new(Layout { id, file, size }));
+            let counted = promise(&of_layouts, Bytes(size))?.take(Bytes(size));
+            known.layouts.insert(id, Arc::new(Layout { id, file, size, counted }));
         }
         let mut regions = Regions::default();
         for (name, region) in state.regions {
@@ -108,10 +109,15 @@ impl<B: Backend> Server<B> {
         // From here on nothing fails: if it did, the path of the other server would be removed.
         take_path(&mut listener, OsString::from_vec(state.socket).into(), state.removes);
         let mut server = Self::new(backend, listener, options);
-        (server.books, server.regions, server.connections) = (books, regions, connections);
-        (server.lingering, server.next) = (lingering, state.next);
+        (server.books, server.layouts, server.regions) = (books, of_layouts, regions);
+        (server.connections, server.lingering, server.next) = (connections, lingering, state.next);
         Ok(server)
     }
+}
+
+/// Counts memory that the other server has counted.
+fn promise(books: &Arc<Books>, bytes: Bytes) -> Result<Promise> {
+    books.promise(bytes, None, 0).map_err(|error| gpu_vmm_core::Error::of_extension(OPERATION, error))
 }
 
 /// Receives the state and its descriptors.
@@ -142,11 +148,6 @@ fn receive(exchange: &mut Exchange) -> Result<(State, Vec<OwnedFd>)> {
 }
 
 impl<B: Backend> Known<'_, B> {
-    fn promise(&self, bytes: u64) -> Result<super::books::Promise> {
-        let promise = self.books.promise(Bytes(bytes), None, 0);
-        promise.map_err(|error| gpu_vmm_core::Error::of_extension(OPERATION, error))
-    }
-
     fn handle(&self, id: u64) -> Result<Arc<Handle<B>>> {
         match self.handles.get(&id) {
             Some(handle) => Ok(Arc::clone(handle)),
@@ -248,6 +249,11 @@ impl<B: Backend> Known<'_, B> {
             }
         };
         let properties = self.properties(state.device, state.kind)?;
-        Ok(Job { properties, promise: self.promise(state.left)?, made: self.indexed(&state.made)?, plan })
+        Ok(Job {
+            properties,
+            promise: promise(self.books, Bytes(state.left))?,
+            made: self.indexed(&state.made)?,
+            plan,
+        })
     }
 }

@@ -331,3 +331,35 @@ fn versions_are_negotiated() {
         }
     }
 }
+
+#[test]
+fn layouts_have_a_limit_together() {
+    let mut served = Served::new(ServerOptions::default());
+    let file = crate::sealed::file(OPERATION, &vec![0; 16 << 20]).unwrap();
+    let mut channels = Vec::new();
+    for number in 0..65_u64 {
+        let mut channel = served.client();
+        say(&mut channel, &served.creation(&format!("r{number}"), (1 << 40) + number * UNIT, UNIT, 0));
+        served.run();
+        assert!(matches!(hear(&mut channel), Some(Reply::Granted { .. })));
+        assert!(matches!(hear(&mut channel), Some(Reply::Handles(_))));
+        say_with(&mut channel, &Request::Commit { layout: true }, &[file.as_fd()]);
+        served.run();
+        match hear(&mut channel) {
+            Some(Reply::Committed { epoch: 1 }) => assert!(number < 64),
+            Some(Reply::Refused(ServeError::Limit { limit, .. })) => {
+                assert_eq!((number, limit), (64, 1 << 30))
+            }
+            reply => panic!("{reply:?}"),
+        }
+        channels.push(channel);
+    }
+    // A region that goes leaves room.
+    served.server.regions.0.remove("r0");
+    channels.remove(0);
+    served.run();
+    let last = channels.last_mut().unwrap();
+    say_with(last, &Request::Commit { layout: true }, &[file.as_fd()]);
+    served.run();
+    assert!(matches!(hear(last), Some(Reply::Committed { epoch: 1 })));
+}

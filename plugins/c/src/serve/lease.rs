@@ -363,7 +363,7 @@ pub unsafe extern "C" fn gpu_vmm_lease_renew(
 /// memory, for which it waits for all work on the device: this lease then has the epoch mapped read-only.
 ///
 /// Returns GPU_VMM_ACCESS_DENIED for a read lease, GPU_VMM_NOT_FOUND if the region was dropped, GPU_VMM_INVALID_ARGUMENT after a renewal
-/// that has failed and for a layout of more than 64 MiB, and GPU_VMM_PEER if the server has ended. The new memory is then writable and
+/// that has failed and for a layout of more than 16 MiB, and GPU_VMM_PEER if the server has ended. The new memory is then writable and
 /// uncommitted, as before.
 ///
 /// # Safety

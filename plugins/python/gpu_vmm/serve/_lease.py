@@ -190,7 +190,7 @@ class Lease(Closable):
         lease then has the epoch mapped read-only.
 
         Raises AccessDenied for a read lease, NotFound if the region was dropped, PeerError if the server has ended, and InvalidArgument for
-        a layout of more than 64 MiB and after a renewal that has failed. The new memory is then writable and uncommitted, as before.
+        a layout of more than 16 MiB and after a renewal that has failed. The new memory is then writable and uncommitted, as before.
         """
         epoch, given = ctypes.c_uint64(), None if layout is None else to_library(layout)
         check(linux_function("gpu_vmm_lease_commit")(self._handle, given, ctypes.byref(epoch)))
