@@ -121,7 +121,7 @@ pub(crate) struct LoadArguments {
     pub(crate) device: Option<u32>,
     /// The region's mode, in octal: read 4 and write 2 for its owner, its group and others
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = region_mode)]
-    pub(crate) mode: gpu_vmm::serve::Mode,
+    pub(crate) mode: u16,
 }
 
 #[derive(Args, Debug)]
@@ -164,7 +164,9 @@ fn socket_mode(text: &str) -> Result<u32, String> {
     }
 }
 
-fn region_mode(text: &str) -> Result<gpu_vmm::serve::Mode, String> {
-    let mode = u16::from_str_radix(text, 8).ok().and_then(gpu_vmm::serve::Mode::new);
-    mode.ok_or_else(|| "a mode is three octal digits of 6, 4, 2 or 0, as in 640".to_owned())
+fn region_mode(text: &str) -> Result<u16, String> {
+    match u16::from_str_radix(text, 8) {
+        Ok(mode) if mode & !0o666 == 0 => Ok(mode),
+        _ => Err("a mode is three octal digits of 6, 4, 2 or 0, as in 640".to_owned()),
+    }
 }

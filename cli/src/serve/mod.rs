@@ -11,7 +11,7 @@ use crate::args::serve::{LoadArguments, SaveArguments, ServeArguments, ServeComm
 use crate::choose;
 use crate::output::Output;
 use crate::say;
-use gpu_vmm::serve::{Client, CreateOptions, Status, drop_region, status};
+use gpu_vmm::serve::{Client, CreateOptions, Mode, Status, drop_region, status};
 use gpu_vmm::share::Allowed;
 use gpu_vmm::{AnyBackend, Properties, WaitFor};
 use std::path::{Path, PathBuf};
@@ -94,7 +94,8 @@ fn load(path: &Path, backend: BackendChoice, asked: &LoadArguments) -> CliResult
     let (backend, client) = client(path, backend, &asked.server)?;
     let mut options = CreateOptions::default();
     options.memory = Properties::on(choose::device(&backend, asked.device));
-    options.mode = asked.mode;
+    // The arguments permit no other bits.
+    options.mode = Mode::new(asked.mode).unwrap_or_default();
     let lease = client.load(&asked.file, asked.name.as_deref(), &options)?;
     let (name, size, address) = (lease.name(), lease.region().end(), lease.region().address());
     Output::default().line(format!("{name}: {size:#} at {address}, from {}", asked.file.display()))?;
