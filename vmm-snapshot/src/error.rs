@@ -29,8 +29,8 @@ pub enum SnapshotError {
     },
     /// The addresses of a region are in use, and it may not lie elsewhere.
     #[error(
-        "{path}: region {region}{} was at {was}, which {} uses now; free the addresses, or restore with `relocate`, which lets regions \
-         lie elsewhere",
+        "{path}: region {region}{} was at {was}, which {} uses now; free the addresses; regions that are not a pool's can also be restored \
+         elsewhere, with `relocate`",
         tagged(tag), user.as_deref().unwrap_or("other code")
     )]
     AddressTaken {
