@@ -6,7 +6,7 @@
 
 use crate::call::status;
 use crate::handles::{Kind, Object};
-use crate::status::{CallResult, Failure, GPU_VMM_NOT_FOUND, Status};
+use crate::status::{CallResult, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_UNSUPPORTED, Status};
 use crate::texts::{check_place, clear, give, give_box, give_json, required, take_box};
 use crate::torch::importers::Importers;
 use crate::torch::process::{backend, used};
@@ -16,6 +16,12 @@ use gpu_vmm::share::{ImportMethod, Offered};
 use gpu_vmm::{Access, Address, AnyBackend, Bytes, Region};
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
+
+/// The way in which another process imports a block, where there is one.
+#[cfg(target_os = "linux")]
+const METHOD: Option<ImportMethod> = Some(ImportMethod::Process);
+#[cfg(not(target_os = "linux"))]
+const METHOD: Option<ImportMethod> = None;
 
 /// Memory of another process that is mapped here.
 pub struct Imported {
@@ -63,6 +69,9 @@ pub unsafe extern "C" fn gpu_vmm_torch_export(
 fn share(address: Address) -> CallResult<Arc<Shared>> {
     let missing =
         || Failure::new(GPU_VMM_NOT_FOUND, format!("share: no live block of PyTorch begins at {address}"));
+    let unsupported =
+        || Failure::new(GPU_VMM_UNSUPPORTED, "share: blocks pass between processes on Linux only".to_owned());
+    let method = METHOD.ok_or_else(unsupported)?;
     let seen = table::with(address, |entry| (entry.device, entry.block.capacity(), entry.begin_share()));
     let (device, size, shared) = seen.ok_or_else(missing)?;
     let number = match shared {
@@ -73,7 +82,7 @@ fn share(address: Address) -> CallResult<Arc<Shared>> {
     let (memory, offset) = device.pool.blocks.memory_at(address, size)?;
     let importers = Importers::admit();
     let page = memory.first().map_or(0, |page| page.size().0);
-    let offer = |page| Offered::of_memory(&device.pool.backend, page, ImportMethod::Process);
+    let offer = |page| Offered::of_memory(&device.pool.backend, page, method);
     let offered = memory.iter().map(offer).collect::<Result<Vec<_>, _>>()?;
     let pages = offered.iter().map(|one| one.offer().clone()).collect();
     let handle = Handle { offset: offset.0, page, pages };
