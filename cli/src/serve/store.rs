@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_region_has_a_file_of_its_own() {
+    fn each_region_has_its_own_file() {
         assert_eq!(file_name("llama/rank0"), "llama%2Frank0.safetensors");
         assert_eq!(file_name("llama%2Frank0"), "llama%252Frank0.safetensors");
         assert_eq!(file_name(".a/.b"), "%2Ea%2F.b.safetensors");

@@ -139,7 +139,7 @@ fn killed_server_comes_back_from_its_folder() {
 }
 
 #[test]
-fn interrupt_ends_the_server_and_removes_its_socket() {
+fn interrupt_removes_the_servers_socket() {
     let folder = Folder::new("interrupt");
     for signal in [Signal::INT, Signal::TERM] {
         let mut server = Server::start(&folder, &[]);
@@ -186,7 +186,7 @@ fn watch_shows_changes() {
 
 /// Runs the server with a socket as descriptor 3, as systemd does.
 #[test]
-fn service_manager_passes_the_socket_and_is_told() {
+fn service_manager_passes_the_socket() {
     let folder = Folder::new("systemd");
     let (path, notices) = (folder.file("passed"), folder.file("notices"));
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn saved_region_is_read_and_other_programs_find_its_parts() {
+    fn saved_region_is_valid_safetensors() {
         let view = |offset, dtype, shape: &[i64]| TensorView::new(Bytes(offset), dtype, shape.to_vec());
         let mut layout = Layout::default();
         layout.parts.insert("first".to_owned(), view(256, DLDataType::F32, &[2, 2]));

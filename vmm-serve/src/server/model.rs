@@ -169,8 +169,13 @@ fn random_messages_keep_the_books_right() {
     // How many there are depends on the time that the threads take which close connections.
     assert!(leases > steps / 1000 && epochs > 0, "{leases} leases, {epochs} epochs");
     clients.clear();
-    served.run();
-    assert_eq!(served.server.connections.len(), 0);
+    // A child that another test has forked has the clients' ends until it ends.
+    let since = Instant::now();
+    while !served.server.connections.is_empty() {
+        assert!(since.elapsed() < Duration::from_secs(60), "{} connections", served.server.connections.len());
+        served.step();
+        std::thread::sleep(Duration::from_millis(1));
+    }
     served.server.lingering.clear();
     check(&served.server);
     served.server.regions.0.clear();

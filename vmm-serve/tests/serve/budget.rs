@@ -25,7 +25,7 @@ fn budget_counts_regions_writers_and_old_epochs() {
 }
 
 #[test]
-fn descriptors_of_an_idle_server_are_those_of_its_regions() {
+fn idle_server_keeps_region_descriptors_alone() {
     let server = ServerProcess::start();
     let client = server.client();
     drop(publish(&client, "first", 1, 0));

@@ -67,7 +67,7 @@ fn late_reader_skips_epochs() {
 }
 
 #[test]
-fn writer_that_ends_before_its_commit_changes_nothing() {
+fn uncommitted_writer_changes_nothing() {
     let server = ServerProcess::start();
     drop(publish(&server.client(), "a", 2, 5));
     for kill in [false, true] {
