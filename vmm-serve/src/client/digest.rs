@@ -1,9 +1,7 @@
 //! A checksum of a region's contents.
-#![allow(unsafe_code)] // copies mapped memory
 
 use super::Lease;
-use super::load::ring;
-use gpu_vmm_core::extend::{Lock, Segment};
+use gpu_vmm_core::extend::Lock;
 use gpu_vmm_core::{Backend, Bytes, Operation, Result};
 
 /// The size of the blocks that are hashed one by one.
@@ -20,11 +18,7 @@ impl<B: Backend> Lease<B> {
     ///
     /// The driver's error.
     pub fn digest(&self) -> Result<String> {
-        let region = self.region();
-        let size = region.end();
-        let Some(device) = region.mapping_at(Bytes::ZERO).map(|mapping| mapping.memory.device()) else {
-            return Ok(blake3::hash(&[]).to_string());
-        };
+        let size = self.region().end();
         let count = size.0.div_ceil(BLOCK as u64) as usize;
         let hashes = Lock::new(vec![[0; blake3::OUT_LEN]; count]);
         let take = |offset: Bytes, bytes: &[u8]| {
@@ -39,11 +33,7 @@ impl<B: Backend> Lease<B> {
             }
             Ok(())
         };
-        let segments = [Segment { address: region.address(), length: size, device }];
-        let ring = ring(region.backend(), size, Bytes(BLOCK as u64))?;
-        // SAFETY: the region is one reservation, all of which is mapped with read access for its device. Nothing writes to an epoch;
-        // to new memory writes this lease alone, which is borrowed.
-        unsafe { ring.fetch(&segments, &take) }?;
+        self.fetch(Bytes(BLOCK as u64), &take)?;
         let hashes = hashes.lock(Operation::DigestRegion)?;
         Ok(blake3::hash(hashes.as_flattened()).to_string())
     }

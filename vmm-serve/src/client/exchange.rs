@@ -196,10 +196,6 @@ impl Exchange {
         self.is_lease
     }
 
-    pub(super) const fn begin_lease(&mut self) {
-        self.is_lease = true;
-    }
-
     /// Reports nothing when it is dropped, and expects nothing from the server.
     pub(super) const fn end_lease(&mut self) {
         self.is_lease = false;

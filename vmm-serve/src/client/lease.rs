@@ -99,8 +99,7 @@ impl<B: Backend> Lease<B> {
         let _ = self.exchange.send(&Request::Applied { epoch: self.epoch }, &[]);
     }
 
-    pub(super) fn new(region: Region<B>, name: &str, kind: LeaseKind, mut exchange: Exchange) -> Self {
-        exchange.begin_lease();
+    pub(super) fn new(region: Region<B>, name: &str, kind: LeaseKind, exchange: Exchange) -> Self {
         Self {
             region,
             name: name.to_owned(),

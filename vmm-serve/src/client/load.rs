@@ -82,7 +82,7 @@ fn fill<B: Backend>(
 }
 
 /// Returns a ring with no more threads than the bytes need.
-pub(super) fn ring<B: Backend>(backend: &B, size: Bytes, chunk: Bytes) -> Result<StagingRing<B>> {
+fn ring<B: Backend>(backend: &B, size: Bytes, chunk: Bytes) -> Result<StagingRing<B>> {
     let chunks = usize::try_from(size.0.div_ceil(chunk.0)).unwrap_or(usize::MAX);
     StagingRing::new(backend, StagingRing::<B>::threads().min(chunks).max(1), chunk)
 }
@@ -108,9 +108,6 @@ impl<B: Backend> Lease<B> {
             let path = path.display().to_string();
             Error::of_extension(OPERATION, ServeError::BadFile { path, why })
         })?;
-        let Some(device) = region.mapping_at(Bytes::ZERO).map(|mapping| mapping.memory.device()) else {
-            return Ok(Bytes::ZERO);
-        };
         let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let temporary = Builder::new().prefix(".gpu-vmm-").tempfile_in(folder);
         let temporary = temporary.map_err(|error| fail("open", error))?;
@@ -122,14 +119,26 @@ impl<B: Backend> Lease<B> {
             files::start_writing(file, begin + offset.0, bytes.len() as u64);
             Ok(())
         };
-        let segments = [Segment { address: region.address(), length: size, device }];
-        // SAFETY: the region is one reservation, all of which is mapped with read access for its device. Nothing writes to an epoch;
-        // to new memory writes this lease alone, which is borrowed.
-        unsafe { ring(region.backend(), size, StagingRing::<B>::CHUNK)?.fetch(&segments, &take) }?;
+        self.fetch(StagingRing::<B>::CHUNK, &take)?;
         file.sync_all().map_err(|error| fail("fsync", error))?;
         temporary.persist(path).map_err(|error| fail("rename", error.error))?;
         let synced = File::open(folder).and_then(|folder| folder.sync_all());
         synced.map_err(|error| fail("fsync", error))?;
         Ok(Bytes(begin) + size)
+    }
+
+    /// Passes all bytes of the region to `take`, in chunks of this size, in any order and from several threads at once.
+    pub(super) fn fetch(
+        &self,
+        chunk: Bytes,
+        take: &(dyn Fn(Bytes, &[u8]) -> Result<()> + Sync),
+    ) -> Result<()> {
+        let region = self.region();
+        let (size, first) = (region.end(), region.mapping_at(Bytes::ZERO));
+        let Some(device) = first.map(|mapping| mapping.memory.device()) else { return Ok(()) };
+        let segments = [Segment { address: region.address(), length: size, device }];
+        // SAFETY: the region is one reservation, all of which is mapped with read access for its device. Nothing writes to an epoch;
+        // to new memory writes this lease alone, which is borrowed.
+        unsafe { ring(region.backend(), size, chunk)?.fetch(&segments, take) }
     }
 }

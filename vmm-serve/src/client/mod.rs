@@ -16,7 +16,7 @@ pub use lease::{Lease, LeaseEvent};
 pub use query::{Status, drop_region, status};
 pub use write::RenewContents;
 
-use crate::protocol::{LeaseKind, Reply, Request};
+use crate::protocol::{LeaseKind, Request};
 pub(crate) use exchange::Exchange;
 use exchange::milliseconds;
 use gpu_vmm_core::{Backend, Operation, Result};
@@ -117,10 +117,7 @@ impl<B: Backend> Client<B> {
         let wait_ms = milliseconds(wait);
         exchange.send(&Request::Open { name: name.to_owned(), kind, wait_ms }, &[])?;
         let (reply, descriptors) = exchange.receive_within(wait)?;
-        match reply {
-            Reply::Granted { .. } => Lease::open(&self.backend, name, exchange, reply, descriptors),
-            other => exchange.out_of_turn(&other, "a lease"),
-        }
+        Lease::open(&self.backend, name, exchange, reply, descriptors)
     }
 
     /// Removes a region from the server. Clients keep the memory that they have mapped, and are [told](LeaseEvent::Dropped).

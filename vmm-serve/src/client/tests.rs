@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
 
 use super::*;
+use crate::protocol::Reply;
 use crate::protocol::{ClientInfo, RegionInfo};
 use crate::{Layout, Mode, RenewContents, ServeError, ServerInfo, sealed};
 use gpu_vmm_core::{Bytes, DeviceId, Properties, WaitFor};

@@ -12,10 +12,7 @@ impl<B: Backend> Server<B> {
     pub(super) fn commit_epoch(&mut self, id: u64, layout: Option<Arc<Layout>>) -> Result<(), ServeError> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let Some(lease) = connection.lease_mut() else { return Ok(()) };
-        let region = self
-            .regions
-            .get_mut(&lease.name, lease.region)
-            .ok_or_else(|| ServeError::Dropped { name: lease.name.clone() })?;
+        let region = self.regions.get_mut(&lease.name, lease.region).ok_or_else(|| lease.dropped())?;
         if region.epoch == 0 {
             region.handles = lease.fresh.values().map(Arc::clone).collect();
             lease.fresh.clear();
@@ -42,7 +39,7 @@ impl<B: Backend> Server<B> {
         let Some(lease) = connection.lease_mut() else { return Ok(()) };
         lease.check_writer()?;
         let region = self.regions.get_mut(&lease.name, lease.region);
-        let region = region.ok_or_else(|| ServeError::Dropped { name: lease.name.clone() })?;
+        let region = region.ok_or_else(|| lease.dropped())?;
         if region.epoch == 0 {
             return Err(ServeError::bad("the region is not committed yet"));
         }

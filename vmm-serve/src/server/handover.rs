@@ -3,6 +3,7 @@
 use super::Server;
 use super::books::Handle;
 use super::connection::{Connection, Lease, Role, Source};
+use super::devices;
 use super::job::{Job, Plan};
 use super::region::{Layout, Region};
 use super::state::{
@@ -12,7 +13,7 @@ use super::state::{
 use crate::ServeError;
 use crate::protocol::{Reply, Request};
 use crate::sealed;
-use gpu_vmm_core::{Backend, DeviceUuid, Operation, Properties, Result};
+use gpu_vmm_core::{Backend, Operation, Result};
 use gpu_vmm_share::extend::{MAX_DESCRIPTORS, Wait, channel_state, leave_path, listener_path, receive, send};
 use rustix::process::geteuid;
 use std::collections::BTreeMap;
@@ -162,19 +163,13 @@ impl<B: Backend> Server<B> {
             mode: region.mode,
             address: region.address,
             size: region.size,
-            device: self.uuid(&region.properties),
+            device: devices::uuid(&self.backend, &region.properties),
             kind: region.properties.into(),
             epoch: region.epoch,
             handles: ids(&region.handles),
             layout: region.layout.as_ref().map(|layout| layout.id),
             writer: region.writer,
         }
-    }
-
-    /// Returns the identity of a device of which the server has created memory.
-    pub(super) fn uuid(&self, properties: &Properties) -> DeviceUuid {
-        let device = self.backend.devices().iter().find(|device| device.id == properties.device);
-        device.and_then(|device| device.uuid).unwrap_or(DeviceUuid([0; 16]))
     }
 
     fn connection_state(&self, connection: &Connection<B>) -> Option<ConnectionState> {
@@ -214,7 +209,7 @@ impl<B: Backend> Server<B> {
 
     fn job_state(&self, job: &Job<B>) -> JobState {
         JobState {
-            device: self.uuid(&job.properties),
+            device: devices::uuid(&self.backend, &job.properties),
             kind: job.properties.into(),
             left: job.promise.left(),
             made: job.made.iter().map(|(index, handle)| (*index, handle.id)).collect(),

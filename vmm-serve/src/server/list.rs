@@ -65,7 +65,7 @@ impl<B: Backend> Server<B> {
             address: region.address,
             size: region.size,
             handles: region.handles.len() as u32,
-            device: self.uuid(&region.properties),
+            device: super::devices::uuid(&self.backend, &region.properties),
             epoch: region.epoch,
             layout: region.layout.as_ref().map_or(0, |layout| layout.size),
             user: region.owner,

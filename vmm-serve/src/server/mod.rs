@@ -9,6 +9,7 @@ mod books;
 mod commit;
 mod connection;
 mod descriptors;
+mod devices;
 mod grants;
 mod handover;
 mod job;

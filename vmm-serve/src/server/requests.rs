@@ -3,6 +3,7 @@
 use super::Server;
 use super::connection::{Lease, Role};
 use super::descriptors;
+use super::devices;
 use super::region::{Layout, Region, Waiting, not_found};
 use crate::name;
 use crate::protocol::{Create, LeaseKind, MAX_WAIT_MS, Reply, Request, VERSIONS};
@@ -119,7 +120,7 @@ impl<B: Backend> Server<B> {
             return Err(ServeError::bad(format!("user {owner} is not in group {group}")));
         }
         if self.regions.0.contains_key(&name) {
-            return Err(self.exists_or_hidden(&name));
+            return Err(ServeError::Exists { name });
         }
         if self.regions.0.len() >= self.options.regions {
             return Err(ServeError::Limit { what: "regions".to_owned(), limit: self.options.regions as u64 });
@@ -166,20 +167,12 @@ impl<B: Backend> Server<B> {
         Ok(())
     }
 
-    /// Returns the error of a name that is taken. It says no more to a user that may not see the region: the name cannot be used.
-    fn exists_or_hidden(&self, name: &str) -> ServeError {
-        ServeError::Exists { name: name.to_owned() }
-    }
-
     fn properties(
         &self,
         device: gpu_vmm_core::DeviceUuid,
         kind: gpu_vmm_share::manifest::MemoryKind,
     ) -> Result<Properties, ServeError> {
-        let known = self.backend.devices().iter().find(|known| known.uuid == Some(device));
-        let known =
-            known.ok_or_else(|| ServeError::bad(format!("the server does not see the device {device}")))?;
-        let properties = kind.of_device(known.id).map_err(ServeError::bad)?;
+        let properties = devices::properties(&self.backend, device, kind).map_err(ServeError::bad)?;
         // Other handle types would let the memory leave the machine, or the server.
         Ok(Properties { handle_types: HandleTypes::FILE_DESCRIPTOR, ..properties })
     }

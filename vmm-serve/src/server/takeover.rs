@@ -2,6 +2,7 @@
 
 use super::books::{Books, Handle, Promise};
 use super::connection::{Connection, Lease, Role, Source};
+use super::devices;
 use super::job::{Job, Plan};
 use super::leave::Lingering;
 use super::region::{Layout, Region, Regions, Waiting};
@@ -172,12 +173,7 @@ impl<B: Backend> Known<'_, B> {
 
     /// Returns properties with this process's number of the device.
     fn properties(&self, device: DeviceUuid, kind: MemoryKind) -> Result<Properties> {
-        let known = self.backend.devices().iter().find(|known| known.uuid == Some(device));
-        let properties = match known {
-            Some(known) => kind.of_device(known.id),
-            None => Err(format!("this process does not see the device {device}")),
-        };
-        properties.or_else(|why| self.exchange.bad(why))
+        devices::properties(self.backend, device, kind).or_else(|why| self.exchange.bad(why))
     }
 
     fn region(&self, state: RegionState) -> Result<Region<B>> {
