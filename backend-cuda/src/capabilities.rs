@@ -16,8 +16,8 @@ use crate::handle::CudaHandle;
 use crate::host::NO_HOST_ACCESS;
 use crate::reservation::CudaReservation;
 use gpu_vmm_core::{
-    Access, Bytes, Capability, DeviceId, DriverError, Evidence, Feature, Grant, Operation, Properties,
-    Reservation, Result,
+    Access, Address, Bytes, Capability, DeviceId, DriverError, Evidence, Feature, Grant, Operation,
+    Properties, Reservation, Result,
 };
 use std::sync::Arc;
 
@@ -128,13 +128,13 @@ impl Probe<'_> {
         let granularity = self.backend.devices()[self.device.0 as usize].granularity;
         let reserve = |hint| {
             // SAFETY: size and hint are multiples of the granularity.
-            unsafe { CudaReservation::new(self.backend, granularity.bytes(), granularity.into(), hint) }
+            unsafe { CudaReservation::reserve(self.backend, granularity.bytes(), granularity.into(), hint) }
         };
         let mut offered = String::new();
         // Another thread may take the address between freeing it and requesting it.
         for _ in 0..TRIES {
-            let wanted = reserve(None)?.range().base;
-            let again = reserve(Some(wanted))?.range().base;
+            let wanted = reserve(Address(0))?.range().base;
+            let again = reserve(wanted)?.range().base;
             if again == wanted {
                 let note = "a hint whose addresses are taken is moved without an error";
                 return Ok(Capability::yes(Feature::FixedAddress, Evidence::Trial, note));

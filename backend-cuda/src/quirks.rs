@@ -44,11 +44,23 @@ pub(crate) const QUIRKS: &[Quirk] = &[
         from: ALWAYS,
         below: UNFIXED,
         effect: "a reservation occupies a multiple of 32 MiB of addresses, so a hint at the end of a reservation of \
-                 another size is moved; when the device has a context, hinted reservations of up to 24 MiB are moved into \
-                 an arena of small reservations, whatever the hint",
+                 another size is moved",
         handling: "reservations are multiples of 32 MiB, so that one can begin where the last one ends",
         evidence: "H200, driver 580.159.04 (CUDA 13.0): of 17 sizes from 32 MiB to 1 GiB at three places each, the next \
                    address that was honoured was the end rounded up to 32 MiB",
+    },
+    Quirk {
+        id: "kept-addresses-first",
+        from: ALWAYS,
+        below: UNFIXED,
+        effect: "when the device has a context, cuMemAddressReserve serves reservations from free addresses that the driver \
+                 keeps, whatever the hint, as long as these have room: up to 24 MiB in a small program, and up to 256 MiB in \
+                 a program with PyTorch",
+        handling: "a reservation that was placed elsewhere although the hint's addresses are free is kept, and the call is \
+                   repeated, up to 64 times, until the driver's own addresses have no room",
+        evidence: "H200, driver 580.159.04 (CUDA 13.0), PyTorch 2.11: of 13 sizes, 2 MiB to 256 MiB were placed in the \
+                   driver's own range and 512 MiB to 64 GiB at the hint; while one of 256 MiB was kept, the next one was \
+                   at the hint, 9 of 9 times",
     },
     Quirk {
         id: "map-past-the-end",

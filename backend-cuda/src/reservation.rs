@@ -19,6 +19,8 @@ use gpu_vmm_core::{
 };
 use std::sync::Arc;
 
+const OPERATION: Operation = Operation::Reserve;
+
 /// A range of addresses that all devices and the host share.
 ///
 /// Dropping it frees the addresses. In a forked child dropping does nothing.
@@ -29,8 +31,11 @@ pub struct CudaReservation {
     pub(crate) host: HostMappings,
 }
 
+/// The most reservations that are placed elsewhere and kept until the driver honours the hint: quirk `kept-addresses-first`.
+const MOST_MISPLACED: usize = 64;
+
 impl CudaReservation {
-    /// Reserves addresses.
+    /// Reserves addresses, at the hint if they are free.
     ///
     /// # Safety
     ///
@@ -41,9 +46,33 @@ impl CudaReservation {
         alignment: Alignment,
         hint: Option<Address>,
     ) -> Result<Self> {
-        const OPERATION: Operation = Operation::Reserve;
         backend.here(OPERATION)?;
         let hint = quirks::hint(hint, cfg!(windows));
+        // SAFETY: the caller upholds the same contract.
+        let reserve = || unsafe { Self::reserve(backend, size, alignment, hint) };
+        let mut reservation = reserve()?;
+        if hint.0 == 0 || reservation.range.base == hint || !is_free(AddressRange { base: hint, size }) {
+            return Ok(reservation);
+        }
+        let mut misplaced = Vec::new();
+        while reservation.range.base != hint && misplaced.len() < MOST_MISPLACED {
+            misplaced.push(reservation);
+            reservation = reserve()?;
+        }
+        Ok(reservation)
+    }
+
+    /// Reserves addresses where the driver places them.
+    ///
+    /// # Safety
+    ///
+    /// As [`MemoryCalls::reserve`](gpu_vmm_core::MemoryCalls::reserve).
+    pub(crate) unsafe fn reserve(
+        backend: &Arc<Opened>,
+        size: Bytes,
+        alignment: Alignment,
+        hint: Address,
+    ) -> Result<Self> {
         let mut base = 0;
         // SAFETY: the pointer is valid for one address; the numbers are right by the caller's promise.
         let result = unsafe {
@@ -147,4 +176,26 @@ impl Drop for CudaReservation {
         let result = unsafe { (self.backend.functions().mem_address_free)(base.0, size.0 as usize) };
         self.backend.log(Operation::FreeReservation, "cuMemAddressFree", result, || self.range.to_string());
     }
+}
+
+/// Returns true if nothing of this process is at some addresses: the driver maps inaccessible pages at all addresses that it has reserved.
+#[cfg(target_os = "linux")]
+fn is_free(range: AddressRange) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let size = range.size.0 as usize;
+    // SAFETY: the flags forbid replacing an existing mapping, and the new one is unused. A kernel before 4.17 ignores
+    // MAP_FIXED_NOREPLACE and may map elsewhere.
+    unsafe {
+        let at = libc::mmap(range.base.as_ptr(), size, libc::PROT_NONE, flags, -1, 0);
+        if at != libc::MAP_FAILED {
+            libc::munmap(at, size);
+        }
+        at == range.base.as_ptr()
+    }
+}
+
+/// Elsewhere, the driver's answer stands.
+#[cfg(not(target_os = "linux"))]
+fn is_free(_: AddressRange) -> bool {
+    false
 }

@@ -15,10 +15,6 @@ use gpu_vmm_premap::sync::Arc;
 /// The first addresses of a tag, as a multiple of the largest block of a group.
 const FIRST: u64 = 16;
 
-/// The addresses of a tag that another process must be able to reserve. CUDA's driver places small reservations among its own, whatever
-/// the hint: up to 24 MiB always, and 32 MiB in a process in which PyTorch had run (H200, driver 580.159.04).
-const RESTORABLE: u64 = 256 << 20;
-
 impl<B: Backend> Core<B> {
     #[inline]
     pub(crate) fn check_active(&self, tag: u16) -> Result<(), Shortage> {
@@ -145,8 +141,7 @@ impl<B: Backend> Core<B> {
         let total = self.settings.total.0;
         let first =
             if is_untagged { total } else { FIRST.saturating_mul(request.group().largest()).min(total) };
-        let least = if self.settings.restorable { RESTORABLE } else { 0 };
-        first.max(own).max(least)
+        first.max(own)
     }
 
     /// Returns the error of a request for which there are too few addresses, with the numbers of its tag; of the pool if the tag has

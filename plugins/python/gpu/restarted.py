@@ -5,7 +5,7 @@ addresses, in a fraction of the time in which they are read from a file in the p
     PYTHONPATH=plugins/python GPU_VMM_C_LIBRARY=target/release/libgpu_vmm_c.so \\
         python3 plugins/python/gpu/restarted.py --server target/release/gpu-vmm
 
-It needs PyTorch with CUDA, and `--gib` (16) GiB of a GPU, of host memory and of disk, twice for a moment. Each process creates its context
+It needs PyTorch with CUDA, the package safetensors, and `--gib` (16) GiB of a GPU, of host memory and of disk, twice for a moment. Each process creates its context
 and runs a kernel before its time is taken.
 """
 
@@ -50,6 +50,7 @@ def tensors_of(torch: Any, lease: Any) -> dict[str, Any]:
 
 def work(given: argparse.Namespace) -> dict[str, Any]:
     import torch
+    from safetensors.torch import load_file, save_file
 
     vmm = gpu_vmm()
     torch.cuda.set_device(given.device)
@@ -60,14 +61,14 @@ def work(given: argparse.Namespace) -> dict[str, Any]:
     if given.worker == PUBLISH:
         torch.manual_seed(given.device)
         weights = {layer: torch.randn(LAYER // 4, device="cuda") for layer in names(given)}
-        torch.save({layer: one.cpu() for layer, one in weights.items()}, given.file, _use_new_zipfile_serialization=True)
+        save_file({layer: one.cpu() for layer, one in weights.items()}, given.file)
         gpu_vmm("torch").publish(weights, name, client).close()
         done["digest"] = digest(torch, weights)
         print(json.dumps(done), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.perf_counter()
     if given.worker == LOAD:
-        weights = torch.load(given.file, map_location="cuda", mmap=True)
+        weights = load_file(given.file, device=f"cuda:{given.device}")
     else:
         lease = client.open(name, wait=60)
         weights = tensors_of(torch, lease)
@@ -149,7 +150,7 @@ def main() -> int:
     checks = Checks()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder, server(given.server, os.path.join(folder, "socket")):
         for device in range(given.devices):
-            words: list[object] = ["--socket", os.path.join(folder, "socket"), "--file", os.path.join(folder, "weights.pt")]
+            words: list[object] = ["--socket", os.path.join(folder, "socket"), "--file", os.path.join(folder, "weights.safetensors")]
             words += ["--gib", given.gib, "--device", device]
             first = published(words)
             found = {part: child(sys.argv[0], ["--worker", part, *words], environment(), timeout=600) for part in (LOAD, ATTACH, GRAPH)}

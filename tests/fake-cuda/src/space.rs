@@ -2,9 +2,9 @@
 //!
 //! Measured, and done here: a reservation takes multiples of 32 MiB of addresses. Those without a hint lie low, in an arena
 //! of the driver's own. Hints in the part of the arena that was used so far are accepted; hints beyond that part are moved.
-//! Hints outside of the arena are accepted if they are free. Once there is a context, reservations of up to 24 MiB go to an
-//! arena of small ones, whatever the hint. Not measured, and decided here: which free place is chosen, and that hints which
-//! are not multiples of 32 MiB are moved.
+//! Hints outside of the arena are accepted if they are free. Once there is a context, reservations of up to 24 MiB go to
+//! addresses that the driver keeps for small ones, whatever the hint, and larger ones too as long as these have room. Not measured, and
+//! decided here: which free place is chosen, how many addresses are kept, and that hints which are not multiples of 32 MiB are moved.
 
 use crate::c::GRANULARITY;
 use crate::pages::Pages;
@@ -15,9 +15,9 @@ use std::ops::Range;
 const BLOCK: u64 = 32 << 20;
 /// The driver's own arena. The driver uses the addresses below, from 0x400000000 on, for itself.
 const ARENA: Range<u64> = 0x4_0200_0000..0x0800_0000_0000;
-/// The size of the largest reservation in the arena of small ones, and the step by which that arena grows.
+/// The size of the largest reservation for which the arena of small ones grows, and the step by which it does.
 const SMALL: u64 = 24 << 20;
-const SMALL_ARENA: u64 = 1 << 30;
+const SMALL_ARENA: u64 = 256 << 20;
 /// The end of a process's address space.
 const END: u64 = 1 << 47;
 
@@ -50,7 +50,7 @@ impl Default for Space {
 impl Space {
     /// Reserves addresses; returns `None` if none are free.
     pub(crate) fn reserve(&mut self, size: u64, alignment: u64, hint: u64, has_context: bool) -> Option<u64> {
-        let small = if has_context && size <= SMALL { self.reserve_small(size, alignment) } else { None };
+        let small = if has_context { self.reserve_small(size, alignment) } else { None };
         let (base, reservation) = small.or_else(|| self.reserve_blocks(size, alignment, hint))?;
         if ARENA.contains(&base) {
             self.top = self.top.max(base + reservation.extent);
@@ -67,6 +67,7 @@ impl Space {
         };
         let base = match find(self) {
             Some(base) => base,
+            None if size > SMALL => return None,
             None => {
                 self.small.push(Pages::closed(SMALL_ARENA, GRANULARITY)?);
                 find(self)?

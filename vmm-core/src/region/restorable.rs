@@ -33,8 +33,7 @@ pub(super) const MAX_HINT: Address =
     if cfg!(windows) { Address(512 << 30) } else { Address(ADDRESS_SPACE.0) };
 
 /// The units in which every driver can map and reserve. Mapping: CUDA's granularity is 2 MiB on all GPUs; HIP's is 4 KiB, but
-/// less than 2 MiB does not work everywhere; the host's is a page. Reserving: CUDA reserves addresses in units of 32 MiB, and
-/// ignores the hint for reservations of up to 24 MiB.
+/// less than 2 MiB does not work everywhere; the host's is a page. Reserving: CUDA reserves addresses in units of 32 MiB.
 pub(super) const UNITS: [Granularity; 2] = [power_of_two(Bytes::mib(2)), PORTABLE_UNIT];
 
 /// The unit in which every driver reserves addresses, and of the addresses of [portable](crate::RegionBuilder::portable) regions.

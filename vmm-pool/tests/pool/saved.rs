@@ -186,15 +186,6 @@ fn later_saves_leave_out_what_is_unchanged() {
 }
 
 /// The pool knows the requested sizes of blocks that it keeps.
-/// CUDA's driver ignores the addresses that are asked for with a small reservation.
-#[test]
-fn reservations_of_small_blocks_are_large() {
-    let pool = builder(&backend()).build().unwrap();
-    let blocks = ["a", "b"].map(|tag| pool.tagged(tag).unwrap().alloc(Bytes(300)).unwrap());
-    let found = blocks.iter().map(|block| gpu_vmm_core::at(block.address()).unwrap().unwrap());
-    assert!(found.map(|found| found.reservation.size).all(|size| size >= Bytes::mib(256)));
-}
-
 #[test]
 fn kept_blocks_have_their_sizes() {
     let (folder, backend) = (Folder::new("kept"), backend());

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 pub(crate) const CASES: &[Case] = &[
     case("hint-moves", &[], hint_moves),
     case("addresses-in-32-mib", &[], addresses_in_32_mib),
+    case("kept-addresses-first", &[], kept_addresses_first),
     case("map-past-the-end", &[], map_past_the_end),
     case("access-over-holes", &[], access_over_holes),
     case("unmap-over-holes", &[], unmap_over_holes),
@@ -49,12 +50,21 @@ fn addresses_in_32_mib(cuda: &Cuda) {
     let exact = cuda.reserve_at(first + 3 * BLOCK, BLOCK);
     assert_eq!(exact, first + 3 * BLOCK);
     cuda.free(exact, BLOCK);
-    // With a context, small reservations go to their own arena.
-    cuda.enter(0);
-    let small = cuda.reserve_at(first + 3 * BLOCK, 24 << 20);
-    assert_ne!(small, first + 3 * BLOCK);
-    cuda.free(small, 24 << 20);
     cuda.free(first, size);
+}
+
+fn kept_addresses_first(cuda: &Cuda) {
+    cuda.init();
+    let hint = 0x3800_0000_0000;
+    cuda.enter(0);
+    let small = cuda.reserve_at(hint, 24 << 20);
+    assert_ne!(small, hint);
+    cuda.free(small, 24 << 20);
+    // Larger ones fill the addresses that are kept for small ones first.
+    let size = 4 * BLOCK;
+    let placed: Vec<usize> = (0..3).map(|_| cuda.reserve_at(hint, size)).collect();
+    assert!(placed[0] != hint && placed[1] != hint && placed[2] == hint, "{placed:x?}");
+    placed.into_iter().for_each(|base| cuda.free(base, size));
 }
 
 fn map_past_the_end(cuda: &Cuda) {
