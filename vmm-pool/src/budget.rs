@@ -3,7 +3,7 @@
 use crate::Pool;
 use crate::core::Core;
 use crate::owner::Owner;
-use gpu_vmm_core::{Backend, Bytes, Operation, Result};
+use gpu_vmm_core::{Backend, Bytes, Detail, Error, Operation, Result};
 
 impl<B: Backend> Pool<B> {
     /// Sets the largest amount of physical memory that the pool may hold, of all kinds together, in bytes; `u64::MAX` for no limit. Any
@@ -17,11 +17,21 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`Forked`](gpu_vmm_core::Detail::Forked) in a forked child, where nothing changes. The driver's error if memory cannot be
-    /// returned; the new budget holds nevertheless.
+    /// [`Forked`](Detail::Forked) in a forked child, and [`Unsupported`](Detail::Unsupported) for a pool whose budget a
+    /// [source](Self::set_budget_source) grants, where nothing changes. The driver's error if memory cannot be returned; the new budget holds
+    /// nevertheless.
     pub fn set_budget(&self, budget: Bytes) -> Result<()> {
         let operation = Operation::SetBudget;
         self.owner.inner.process.check(operation)?;
+        if self.kinds.ledger.source().is_some() {
+            let reason = "a source grants the pool its budget, such as a server".to_owned();
+            return Err(Error::new(operation, Detail::Unsupported { reason }));
+        }
+        self.apply_budget(operation, budget)
+    }
+
+    /// Sets the budget, and returns free memory above it.
+    pub(crate) fn apply_budget(&self, operation: Operation, budget: Bytes) -> Result<()> {
         let kinds = self.kinds.all();
         self.kinds.ledger.set_budget(budget);
         let mut result = Ok(());
@@ -76,8 +86,10 @@ impl<B: Backend> Core<B> {
     }
 
     /// Counts pages as held that a thread is about to create without the core. Returns false if the budget has no room for them any
-    /// more, because threads of other kinds have created memory.
+    /// more, because threads of other kinds have created memory or the budget is smaller now.
     pub(crate) fn expect(&mut self, pages: u64, budget: Bytes) -> bool {
+        // It may have become smaller since the request has read it. A thread that makes it smaller looks at what is held in a later hold.
+        let budget = budget.min(self.ledger.budget());
         // What leaves when the core is unlocked is gone before the memory is created.
         let leaving = self.in_ledger.saturating_sub(self.held_pages()) * self.page;
         let is_room = self.ledger.claim(pages * self.page, budget.0.saturating_add(leaving));

@@ -112,8 +112,6 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) frames: Frames<B>,
     /// The number of pages that threads create without the core. They count as held.
     pub(crate) coming: u64,
-    /// The budget, and the memory of all kinds.
-    pub(crate) ledger: Arc<Ledger>,
     /// The number of pages of this kind that the ledger counts: those that the core held when it was unlocked last, and new ones.
     pub(crate) in_ledger: u64,
     pub(crate) ongoing: Ongoing,
@@ -141,6 +139,8 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) frees: u64,
     pub(crate) calls: DriverCalls,
     pub(crate) history: History,
+    /// The budget, and the memory of all kinds. Last: its source ends when the memory is gone.
+    pub(crate) ledger: Arc<Ledger>,
 }
 
 impl<B: Backend> Core<B> {

@@ -152,6 +152,14 @@ pub enum ExhaustedResource {
     /// The pool's budget.
     #[error("the pool's budget is {0}")]
     Budget(Bytes),
+    /// The pool's budget, of which its [source](crate::Pool::set_budget_source) grants no more.
+    #[error("the pool's budget is {budget}, and there is no more: {why}")]
+    Source {
+        /// The budget.
+        budget: Bytes,
+        /// Why there is no more.
+        why: Error,
+    },
     /// The pool's budget, which the environment variable `GPU_VMM_BUDGET` has set.
     #[error("the pool's budget is {0}, as GPU_VMM_BUDGET says")]
     BudgetOfEnvironment(Bytes),
@@ -172,7 +180,9 @@ impl ExtensionError for PoolError {
         match self {
             Self::OutOfMemory { source, .. } => match &**source {
                 ExhaustedResource::Driver(error) => error.driver_error(),
-                ExhaustedResource::Budget(_) | ExhaustedResource::BudgetOfEnvironment(_) => None,
+                ExhaustedResource::Budget(_)
+                | ExhaustedResource::BudgetOfEnvironment(_)
+                | ExhaustedResource::Source { .. } => None,
             },
             Self::SuspendedInPart { source, .. } => source.driver_error(),
             _ => None,

@@ -1,16 +1,30 @@
 //! The budget of a pool, and the memory that all of its kinds hold.
 
+use crate::BudgetSource;
 use gpu_vmm_core::Bytes;
 use gpu_vmm_premap::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::fmt;
+use std::sync::OnceLock;
 
 /// What the kinds of memory of a pool share. Each kind has a core with a lock of its own; this changes without a lock.
-#[derive(Debug)]
 pub(crate) struct Ledger {
     budget: AtomicU64,
     /// True if the budget comes from the environment variable.
     is_of_environment: AtomicBool,
     /// The memory that all kinds hold, also what threads create now, and what they release until it is gone.
     held: AtomicU64,
+    /// The party that grants the budget, if there is one. It ends with the last memory of the pool.
+    source: OnceLock<Box<dyn BudgetSource>>,
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger")
+            .field("budget", &self.budget())
+            .field("held", &Bytes(self.held()))
+            .field("source", &self.source().is_some())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Ledger {
@@ -19,6 +33,7 @@ impl Ledger {
             budget: AtomicU64::new(budget.0),
             is_of_environment: AtomicBool::new(is_of_environment),
             held: AtomicU64::new(0),
+            source: OnceLock::new(),
         }
     }
 
@@ -35,6 +50,15 @@ impl Ledger {
     pub(crate) fn set_budget(&self, budget: Bytes) {
         self.is_of_environment.store(false, Ordering::Relaxed);
         self.budget.store(budget.0, Ordering::Relaxed);
+    }
+
+    /// Sets the party that grants the budget. Returns false if there is one already.
+    pub(crate) fn set_source(&self, source: Box<dyn BudgetSource>) -> bool {
+        self.source.set(source).is_ok()
+    }
+
+    pub(crate) fn source(&self) -> Option<&dyn BudgetSource> {
+        self.source.get().map(|source| &**source)
     }
 
     #[inline]

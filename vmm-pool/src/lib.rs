@@ -62,7 +62,9 @@
 //!    the budget has room and the driver has no memory, only kinds in the same place give way: on the device, or on the host;
 //! 3. waits for the work on freed memory of its own kind, and then of the other kinds in the same order;
 //! 4. the program's out-of-memory callback;
-//! 5. an error, which has the numbers of each kind.
+//! 5. if a [source](Pool::set_budget_source) grants the budget, what it gets back from others for this pool. Before the first step, it
+//!    has granted what nobody has;
+//! 6. an error, which has the numbers of each kind.
 //!
 //! # Small blocks
 //!
@@ -87,6 +89,7 @@ mod away;
 mod block;
 mod block_memory;
 mod budget;
+mod budget_source;
 mod builder;
 mod chosen;
 mod chunk;
@@ -143,6 +146,7 @@ mod waits;
 mod with_memory;
 
 pub use block::{Block, BlockInfo};
+pub use budget_source::{BudgetEffort, BudgetSource, WeakPool};
 pub use builder::PoolBuilder;
 pub use error::{ExhaustedResource, Occupant, PoolError};
 pub use fence::Fence;

@@ -1,6 +1,5 @@
 //! The pool type and the path of an allocation.
 
-use crate::Block;
 use crate::block_memory::BlockMemory;
 use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, aligned_class, class_of, size_of};
 use crate::core::{Core, PAGE, Request, Shortage};
@@ -16,6 +15,7 @@ use crate::stream_order::StreamIndex;
 use crate::tags::Tag;
 use crate::thread_cache::body::{Body, Place, Ready};
 use crate::thread_cache::{Cache, ThreadCacheRef, batch_of};
+use crate::{Block, BudgetEffort};
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, ErrorKind, Operation, Result, Stream};
 use gpu_vmm_premap::PremapThread;
 use gpu_vmm_premap::sync::thread_number;
@@ -317,7 +317,7 @@ impl<B: Backend> Pool<B> {
         let mut settled = false;
         let (mut waits, mut given) = (Waits::new(), 0);
         let (mut chunk, mut turn, mut is_reserved) = (None, None, false);
-        let (mut returned, mut rounds) = (0, 0);
+        let (mut returned, mut rounds, mut raised) = (0, 0, 0);
         loop {
             let shortage = match self.try_take(wanted, settled, (&mut chunk, &mut turn)) {
                 Ok(taken) => {
@@ -358,6 +358,7 @@ impl<B: Backend> Pool<B> {
             match shortage {
                 Shortage::Moving => self.owner.inner.wait_for_move(OPERATION, &self.tag)?,
                 Shortage::Caches if !settled => self.owner.settle(OPERATION, |_, _| true)?,
+                _ if self.raise_budget(OPERATION, of_others, BudgetEffort::TakeFree, &mut raised)? => {}
                 _ if self.kinds.give_way(&self.owner, OPERATION, of_others, &mut given)? => {}
                 ref shortage if can_end(shortage) && waits.climb(&self.kinds, &self.owner, OPERATION)? => {}
                 // Other threads may free for ever what does not suffice.
@@ -375,6 +376,8 @@ impl<B: Backend> Pool<B> {
                     waits = Waits::new();
                     self.owner.settle(OPERATION, |_, _| true)?;
                 }
+                // Others give memory back only for what this pool cannot have otherwise.
+                _ if self.raise_budget(OPERATION, of_others, BudgetEffort::AskOthers, &mut raised)? => {}
                 shortage => return Err(self.tell(OPERATION, shortage, size, &self.tag)),
             }
             settled = true;

@@ -13,6 +13,12 @@ use gpu_vmm_core::{Address, AddressRange, Backend, BlockAt, Bytes, Operation, Pr
 use std::collections::{BTreeMap, HashSet};
 
 impl<B: Backend> Pool<B> {
+    /// Returns the backend of the pool's memory.
+    #[must_use]
+    pub fn backend(&self) -> &B {
+        &self.owner.backend
+    }
+
     /// Returns the live block that contains an address, of any [kind](Pool::with_memory) of the pool. Meant for occasional use: it
     /// searches every thread cache.
     #[must_use]

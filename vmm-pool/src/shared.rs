@@ -262,6 +262,8 @@ impl<B: Backend> Drop for Inner<B> {
             // Some work may still use the memory: it stays until the process ends.
             let reason = "a fence was not done and could not be waited for: the pool's memory stays until the process ends".into();
             core.backend.drop_log().record(Error::new(Operation::DropPool, Detail::Unsupported { reason }));
+            // And counts until then.
+            std::mem::forget(gpu_vmm_premap::sync::Arc::clone(&core.ledger));
             return;
         }
         core.spaces = ManuallyDrop::into_inner(spaces);

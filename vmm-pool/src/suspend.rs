@@ -10,7 +10,7 @@ use crate::error::ExhaustedResource;
 use crate::mapping::Mapping;
 use crate::shared::{CoreGuard, Inner};
 use crate::tags::{Tag, TagState};
-use crate::{Pool, PoolError};
+use crate::{BudgetEffort, Pool, PoolError};
 use gpu_vmm_core::extend::span;
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Grant, Operation, Region, Result, WaitFor};
 use gpu_vmm_premap::sync::PoisonError;
@@ -187,13 +187,16 @@ impl<B: Backend> Pool<B> {
             drop(inner.core_after_work(operation)?);
             result = self.resume_now(operation, &tag, &mut total);
         }
-        let mut rounds = 0;
+        let (mut rounds, mut raised) = (0, 0);
         while let Err(shortage) = &result
             && shortage.is_memory()
         {
             let missing = inner.core(operation)?.missing(tag.index);
-            if !self.kinds.give_way(&self.owner, operation, (shortage, missing), &mut rounds)?
+            let short = (shortage, missing);
+            if !self.raise_budget(operation, short, BudgetEffort::TakeFree, &mut raised)?
+                && !self.kinds.give_way(&self.owner, operation, short, &mut rounds)?
                 && !inner.wait_for_others(operation)?
+                && !self.raise_budget(operation, short, BudgetEffort::AskOthers, &mut raised)?
             {
                 break;
             }

@@ -143,6 +143,46 @@ pub enum ServeError {
         /// What is wrong.
         why: String,
     },
+    /// A program wants more of a device's budget than there is, although others were asked.
+    #[error(
+        "the server's budget of {} for the device has no {} more: {} are free{}{}{}",
+        Bytes(*budget), Bytes(*requested), Bytes(*free), after(*waited_ms), listed("; ", holders), listed("; not asked, since the last question was not answered: ", unanswered)
+    )]
+    NoRoom {
+        /// What the program requested, in bytes.
+        requested: u64,
+        /// The device's budget, in bytes.
+        budget: u64,
+        /// What is free of it, in bytes.
+        free: u64,
+        /// How long the request has waited.
+        waited_ms: u64,
+        /// Who holds the most, with the sizes.
+        holders: String,
+        /// The programs that did not answer.
+        unanswered: String,
+    },
+    /// A user or a program would have more than its limit.
+    #[error("the limit of {whose} is {}, and it has {}: no room for {}", Bytes(*limit), Bytes(*has), Bytes(*requested))]
+    OverLimit {
+        /// The user or the program.
+        whose: String,
+        /// The limit, in bytes.
+        limit: u64,
+        /// What it has, in bytes.
+        has: u64,
+        /// What was requested, in bytes.
+        requested: u64,
+    },
+}
+
+fn after(waited_ms: u64) -> String {
+    if waited_ms == 0 { String::new() } else { format!(" after {waited_ms} ms") }
+}
+
+/// Returns a text with what comes before it, if there is one.
+fn listed(before: &str, text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("{before}{text}") }
 }
 
 impl ServeError {
@@ -170,6 +210,13 @@ impl ServeError {
             Self::BadRequest { why } => Self::BadRequest { why: safe(why) },
             // Errors of clients, which do not come from a server.
             Self::AddressInUse { .. } | Self::BadFile { .. } => Self::bad("an error of another process"),
+            Self::NoRoom { requested, budget, free, waited_ms, holders, unanswered } => {
+                let (holders, unanswered) = (safe(holders), safe(unanswered));
+                Self::NoRoom { requested, budget, free, waited_ms, holders, unanswered }
+            }
+            Self::OverLimit { whose, limit, has, requested } => {
+                Self::OverLimit { whose: safe(whose), limit, has, requested }
+            }
             Self::OverBudget { .. } | Self::AddressTaken { .. } | Self::Version { .. } => self,
         }
     }
@@ -181,7 +228,10 @@ impl ExtensionError for ServeError {
             Self::NotFound { .. } | Self::Dropped { .. } => ErrorKind::NotFound,
             Self::Exists { .. } | Self::Limit { .. } => ErrorKind::Busy,
             Self::Denied { .. } | Self::ReadLease { .. } => ErrorKind::AccessDenied,
-            Self::OverBudget { .. } | Self::NoMemory { .. } => ErrorKind::OutOfMemory,
+            Self::OverBudget { .. }
+            | Self::NoMemory { .. }
+            | Self::NoRoom { .. }
+            | Self::OverLimit { .. } => ErrorKind::OutOfMemory,
             Self::AddressTaken { .. } | Self::AddressInUse { .. } => ErrorKind::AddressTaken,
             Self::BadFile { .. } => ErrorKind::File,
             Self::Busy { .. } => ErrorKind::TimedOut,

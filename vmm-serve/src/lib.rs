@@ -45,11 +45,13 @@ mod sealed;
 mod server;
 mod sizes;
 
-pub use client::{Client, CreateOptions, Lease, LeaseEvent, RenewContents, Status, drop_region, status};
+pub use client::{
+    Client, CreateOptions, Lease, LeaseEvent, Quota, QuotaOptions, RenewContents, Status, drop_region, status,
+};
 pub use error::ServeError;
 pub use layout::Layout;
 pub use mode::Mode;
-pub use protocol::{ClientInfo, LeaseKind, RegionInfo, ServerInfo};
+pub use protocol::{ClientInfo, DeviceInfo, LeaseKind, ProgramInfo, ProgramReport, RegionInfo, ServerInfo};
 pub use server::{Server, ServerOptions};
 
 /// Compiles the example in the README.

@@ -10,7 +10,12 @@ use gpu_vmm_share::manifest::{MemoryKind, SharedPiece};
 use serde::{Deserialize, Serialize};
 
 /// The versions of the protocol that this version of the crate speaks.
-pub(crate) const VERSIONS: (u16, u16) = (1, 1);
+///
+/// Version 2 added programs with a part of the budget.
+pub(crate) const VERSIONS: (u16, u16) = (1, 2);
+
+/// The first version with programs.
+pub(crate) const WITH_PROGRAMS: u16 = 2;
 
 /// The limit of a wait, in milliseconds: a day.
 pub(crate) const MAX_WAIT_MS: u64 = 24 * 60 * 60 * 1000;
@@ -63,6 +68,42 @@ pub(crate) enum Request {
     TakeOver,
     /// The sender has received everything and is the server from now on.
     Taken,
+    /// The connection is a pool's that wants a part of the budget.
+    Join(Join),
+    /// Requests at least `least` more bytes of the budget, and up to `most`. The server asks other programs for them if `asks`, and waits for
+    /// them. A later request replaces an earlier one.
+    Reserve { number: u64, least: u64, most: u64, wait_ms: u64, asks: bool },
+    /// Gives a part of the program's memory back: the reply to [`Reply::Ask`] with this number, or 0.
+    Give { ask: u64, bytes: u64 },
+    /// What the program has: the reply to [`Reply::Describe`], or news.
+    Report(ProgramReport),
+}
+
+/// A pool that wants a part of a device's budget.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Join {
+    /// The program's name.
+    pub(crate) name: String,
+    pub(crate) device: DeviceUuid,
+    pub(crate) priority: i8,
+    /// The memory that the pool has already, in bytes.
+    pub(crate) holds: u64,
+}
+
+/// What a program says of its memory, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ProgramReport {
+    /// The part of its budget that it never gives back.
+    pub reserved: u64,
+    /// The memory that its pool holds.
+    pub held: u64,
+    /// The memory of its live blocks.
+    pub live: u64,
+    /// What its tags hold that can sleep and do not yet.
+    pub can_sleep: u64,
+    /// What of its tags is suspended.
+    pub asleep: u64,
 }
 
 /// A region to be created.
@@ -115,6 +156,18 @@ pub(crate) enum Reply {
     State { descriptors: u32 },
     /// Descriptors of the state.
     Descriptors { count: u32 },
+    /// The program is known from now on.
+    Joined,
+    /// More of the budget, or why there is none: the reply to the request with this number.
+    Budget { number: u64, granted: Result<u64, ServeError> },
+    /// Asks a program to give bytes back: what it does not use, and if `sleeps` also what can sleep.
+    Ask { ask: u64, bytes: u64, sleeps: bool },
+    /// Asks a program for a report.
+    Describe,
+    /// A program of the list.
+    Program(ProgramInfo),
+    /// A device of the list.
+    Device(DeviceInfo),
 }
 
 impl Reply {
@@ -141,9 +194,14 @@ impl Reply {
             Self::Committed { .. } => "a commit",
             Self::Downgraded => "a downgrade",
             Self::Dropped => "the end of the region",
-            Self::Region(_) | Self::Client(_) | Self::Server(_) => "a part of a list",
+            Self::Region(_) | Self::Client(_) | Self::Server(_) | Self::Program(_) | Self::Device(_) => {
+                "a part of a list"
+            }
             Self::Done => "the end of a request",
             Self::State { .. } | Self::Descriptors { .. } => "the server's state",
+            Self::Joined => "the reply to a program",
+            Self::Budget { .. } => "a part of the budget",
+            Self::Ask { .. } | Self::Describe => "a question to a program",
         }
     }
 }
@@ -200,6 +258,52 @@ pub struct ClientInfo {
     pub bytes: u64,
     /// True if its connection has ended without notice and its process has not: it may still map the memory.
     pub lingers: bool,
+}
+
+/// A pool with a part of a server's budget.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ProgramInfo {
+    /// Its process, or 0 if the server cannot see it.
+    pub process: u32,
+    /// Its user.
+    pub user: u32,
+    /// Its name; empty for a program of another user.
+    pub name: String,
+    /// The device of its pool.
+    pub device: DeviceUuid,
+    /// Its priority.
+    pub priority: i8,
+    /// Its part of the budget, in bytes.
+    pub granted: u64,
+    /// What it has last said of its memory.
+    pub report: ProgramReport,
+    /// What it has requested and waits for, in bytes.
+    pub wants: u64,
+    /// How long it has waited, in milliseconds.
+    pub waited_ms: u64,
+    /// What its request waits for; empty if it has none.
+    pub waits_for: String,
+    /// False if it has not answered the last question in time. It is not asked again until it does.
+    pub answers: bool,
+    /// True if its connection has ended without notice and its process has not: it may still hold the memory.
+    pub lingers: bool,
+}
+
+/// A device of which a server divides the memory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// The device.
+    pub device: DeviceUuid,
+    /// The name that its driver reports.
+    pub name: String,
+    /// What regions and programs may have together, in bytes.
+    pub budget: u64,
+    /// What they have, or was promised to them, in bytes.
+    pub held: u64,
+    /// The part of it that programs have, in bytes.
+    pub granted: u64,
 }
 
 /// The state of a server.

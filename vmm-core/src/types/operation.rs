@@ -156,6 +156,7 @@ operations! {
     QueryProcess => "query process",
     // the server of memory and its clients
     Serve => "serve",
+    ConnectPool => "connect pool",
     OpenLease => "open lease",
     CreateRegion => "create region",
     RenewMemory => "renew memory",

@@ -8,6 +8,7 @@ use gpu_vmm_core::{Backend, Detail, Error, Operation, PhysicalMemory, Result, Ve
 use gpu_vmm_share::extend::{self, Wait, printable};
 use gpu_vmm_share::manifest::SharedPiece;
 use gpu_vmm_share::{Allowed, Channel, PeerError};
+use rustix::net::{Shutdown, shutdown};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub(crate) struct Exchange {
     /// A forked child has the same connection, and its copies of the lease's values unmap nothing. A message that it sent or
     /// received would be missing in this process, and its requests would be this process's.
     process: Process,
+    /// The version that both sides speak.
+    version: u16,
 }
 
 impl Exchange {
@@ -45,12 +48,16 @@ impl Exchange {
     ) -> Result<Self> {
         let mut channel = Channel::connect(path, allowed, REPLY)?;
         channel.set_wait(REPLY);
-        let mut exchange =
-            Self { operation, channel, is_lease: false, is_lost: false, process: Process::current() };
         let (lowest, highest) = VERSIONS;
+        let process = Process::current();
+        let mut exchange =
+            Self { operation, channel, is_lease: false, is_lost: false, process, version: highest };
         exchange.send(&Request::Hello { lowest, highest }, &[])?;
         let vendor = match exchange.receive()?.0 {
-            Reply::Welcome { version, vendor } if (lowest..=highest).contains(&version) => vendor,
+            Reply::Welcome { version, vendor } if (lowest..=highest).contains(&version) => {
+                exchange.version = version;
+                vendor
+            }
             other => return exchange.out_of_turn(&other, "a welcome"),
         };
         if let Some(ours) = ours.map(Vendor::name).filter(|ours| *ours != vendor) {
@@ -194,6 +201,25 @@ impl Exchange {
 
     pub(super) const fn is_lease(&self) -> bool {
         self.is_lease
+    }
+
+    pub(super) const fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// Reports the end when it is dropped.
+    pub(super) const fn begin_lease(&mut self) {
+        self.is_lease = true;
+    }
+
+    /// Reports the end at once, and wakes a thread that waits for a message.
+    pub(super) fn leave(mut self) {
+        if self.process.is_this() {
+            self.channel.set_wait(Duration::ZERO);
+            let _ = self.send(&Request::Release, &[]);
+            let _ = shutdown(&self.channel, Shutdown::Both);
+        }
+        self.end_lease();
     }
 
     /// Reports nothing when it is dropped, and expects nothing from the server.

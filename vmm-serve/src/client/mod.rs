@@ -7,6 +7,7 @@ mod file;
 mod lease;
 mod load;
 mod query;
+mod quota;
 mod write;
 
 pub use create::CreateOptions;
@@ -14,6 +15,7 @@ pub use create::CreateOptions;
 pub(crate) use file::read as file_contents;
 pub use lease::{Lease, LeaseEvent};
 pub use query::{Status, drop_region, status};
+pub use quota::{Quota, QuotaOptions};
 pub use write::RenewContents;
 
 use crate::protocol::{LeaseKind, Request};

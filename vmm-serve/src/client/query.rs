@@ -3,7 +3,7 @@
 use super::exchange::Exchange;
 use crate::name;
 use crate::protocol::{Reply, Request};
-use crate::{ClientInfo, RegionInfo, ServerInfo};
+use crate::{ClientInfo, DeviceInfo, ProgramInfo, RegionInfo, ServerInfo};
 use gpu_vmm_core::{Operation, Result};
 use gpu_vmm_share::Allowed;
 use std::path::Path;
@@ -23,6 +23,10 @@ pub struct Status {
     pub regions: Vec<RegionInfo>,
     /// The clients with a lease or that wait for one, and the processes that have ended their connection without notice.
     pub clients: Vec<ClientInfo>,
+    /// The pools that have a part of the budget.
+    pub programs: Vec<ProgramInfo>,
+    /// The devices.
+    pub devices: Vec<DeviceInfo>,
 }
 
 /// Returns the regions that this user may read, their clients, and the server's state. Opens no driver.
@@ -33,14 +37,18 @@ pub struct Status {
 pub fn status(path: impl AsRef<Path>, allowed: Allowed) -> Result<Status> {
     let mut exchange = Exchange::begin(Operation::ListRegions, path.as_ref(), allowed, None)?;
     exchange.send(&Request::List, &[])?;
-    let (mut regions, mut clients) = (Vec::new(), Vec::new());
-    while regions.len() + clients.len() < MAX_LISTED {
+    let (mut regions, mut clients, mut programs, mut devices) = (vec![], vec![], vec![], vec![]);
+    while regions.len() + clients.len() + programs.len() + devices.len() < MAX_LISTED {
         match exchange.receive()?.0 {
             Reply::Region(region) if name::check(&region.name).is_ok() => regions.push(region),
             Reply::Client(client) if name::check(&client.region).is_ok() => clients.push(client),
-            Reply::Server(server) => return Ok(Status { server, regions, clients }),
-            Reply::Region(_) | Reply::Client(_) => {
-                return exchange.bad("a region without a valid name".to_owned());
+            Reply::Program(program) if program.name.is_empty() || name::check(&program.name).is_ok() => {
+                programs.push(program);
+            }
+            Reply::Device(device) => devices.push(device),
+            Reply::Server(server) => return Ok(Status { server, regions, clients, programs, devices }),
+            Reply::Region(_) | Reply::Client(_) | Reply::Program(_) => {
+                return exchange.bad("a region or a program without a valid name".to_owned());
             }
             other => return exchange.out_of_turn(&other, "a part of a list"),
         }

@@ -1,19 +1,46 @@
 //! What the server holds.
 
 use crate::ServeError;
-use gpu_vmm_core::{Backend, Bytes, PhysicalMemory};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, PhysicalMemory, Properties};
 use gpu_vmm_share::manifest::SharedPiece;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The sizes of all memory that is held or promised, in bytes.
+/// The books of all devices, and of the host.
+#[derive(Debug)]
+pub(super) struct Books(BTreeMap<DeviceId, Arc<Book>>);
+
+impl Books {
+    pub(super) fn new<B: Backend>(backend: &B) -> Self {
+        let devices = backend.devices().iter().map(|device| device.id);
+        Self(devices.chain([DeviceId::HOST]).map(|place| (place, Arc::default())).collect())
+    }
+
+    /// Returns the book of the place where memory with these properties is.
+    pub(super) fn of(&self, memory: &Properties) -> Arc<Book> {
+        self.at(if memory.location.is_host() { DeviceId::HOST } else { memory.device })
+    }
+
+    /// Returns the book of a device that the backend has.
+    pub(super) fn at(&self, place: DeviceId) -> Arc<Book> {
+        self.0.get(&place).map_or_else(Arc::default, Arc::clone)
+    }
+
+    /// Returns the memory that is held or promised anywhere.
+    pub(super) fn held(&self) -> u64 {
+        self.0.values().map(|book| book.held()).sum()
+    }
+}
+
+/// The size of all memory of one place that is held or promised, in bytes.
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(super) struct Book {
     held: AtomicU64,
 }
 
-impl Books {
+impl Book {
     /// Returns the memory that is held or promised.
     pub(super) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
@@ -34,14 +61,14 @@ impl Books {
             return Err(ServeError::OverBudget { requested: bytes.0, held, old, budget: budget.0 });
         }
         self.held.fetch_add(bytes.0, Ordering::Relaxed);
-        Ok(Promise { books: Arc::clone(self), left: bytes.0 })
+        Ok(Promise { book: Arc::clone(self), left: bytes.0 })
     }
 }
 
-/// Memory that counts already and is not created yet.
+/// Memory that counts already and is not created yet, or is created by a program.
 #[derive(Debug)]
 pub(super) struct Promise {
-    books: Arc<Books>,
+    book: Arc<Book>,
     left: u64,
 }
 
@@ -55,26 +82,49 @@ impl Promise {
     pub(super) fn take(&mut self, bytes: Bytes) -> Counted {
         let bytes = bytes.0.min(self.left);
         self.left -= bytes;
-        Counted { books: Arc::clone(&self.books), bytes }
+        Counted { book: Arc::clone(&self.book), bytes }
+    }
+
+    /// A promise of nothing.
+    pub(super) fn none(book: &Arc<Book>) -> Self {
+        Self { book: Arc::clone(book), left: 0 }
+    }
+
+    /// Promises more.
+    pub(super) fn raise(&mut self, bytes: u64) {
+        self.book.held.fetch_add(bytes, Ordering::Relaxed);
+        self.left += bytes;
+    }
+
+    /// Promises less.
+    pub(super) fn lower(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.left);
+        self.book.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.left -= bytes;
+    }
+
+    /// Returns the book in which it counts.
+    pub(super) const fn book(&self) -> &Arc<Book> {
+        &self.book
     }
 }
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        self.books.held.fetch_sub(self.left, Ordering::Relaxed);
+        self.book.held.fetch_sub(self.left, Ordering::Relaxed);
     }
 }
 
 /// Memory that counts until it is dropped.
 #[derive(Debug)]
 pub(super) struct Counted {
-    books: Arc<Books>,
+    book: Arc<Book>,
     bytes: u64,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.books.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.book.held.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -90,7 +140,6 @@ pub(super) struct Handle<B: Backend> {
     pub(super) piece: SharedPiece,
     pub(super) descriptor: OwnedFd,
     /// A driver need not keep memory of which only a descriptor is left.
-    #[expect(dead_code, reason = "keeps the memory")]
     pub(super) memory: PhysicalMemory<B>,
     #[expect(dead_code, reason = "counts until it is dropped")]
     pub(super) counted: Counted,

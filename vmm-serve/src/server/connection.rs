@@ -3,6 +3,7 @@
 use super::books::Handle;
 use super::job::Job;
 use super::peer::Peer;
+use super::program::Program;
 use super::region::{Layout, Waiting};
 use super::{OPERATION, PAUSE, ServerOptions, is_timed_out};
 use crate::ServeError;
@@ -26,6 +27,8 @@ const TO_LEAVE: Duration = Duration::from_secs(5);
 pub(super) struct Connection<B: Backend> {
     pub(super) channel: Channel,
     pub(super) peer: Peer,
+    /// The version of the protocol, once it is known.
+    pub(super) version: u16,
     pub(super) role: Role<B>,
     queue: VecDeque<Outgoing<B>>,
     /// Nothing is sent before this.
@@ -45,8 +48,13 @@ pub(super) enum Role<B: Backend> {
     Idle {
         since: Instant,
     },
+    /// It gets a list as soon as the programs have reported.
+    Lists {
+        since: Instant,
+    },
     Waits(Waiting),
     Leases(Lease<B>),
+    Program(Box<Program>),
 }
 
 /// A lease of a client.
@@ -100,7 +108,7 @@ impl<B: Backend> Connection<B> {
         channel.set_wait(Duration::ZERO);
         let peer = Peer::of(&channel)?;
         let role = Role::New { since: Instant::now() };
-        Ok(Self { channel, peer, role, queue: VecDeque::new(), paused: None, ends: false })
+        Ok(Self { channel, peer, version: 0, role, queue: VecDeque::new(), paused: None, ends: false })
     }
 
     /// Returns a message that has arrived, with its descriptors. `None` if there is none, or if the client has not received the
@@ -223,13 +231,27 @@ impl<B: Backend> Connection<B> {
                 Some(*since + if self.ends { TO_LEAVE } else { TO_ASK })
             }
             Role::Waits(wait) => Some(wait.until),
-            Role::Leases(_) => None,
+            Role::Leases(_) | Role::Program(_) | Role::Lists { .. } => None,
         }
     }
 
     pub(super) const fn lease(&self) -> Option<&Lease<B>> {
         match &self.role {
             Role::Leases(lease) => Some(lease),
+            _ => None,
+        }
+    }
+
+    pub(super) fn program(&self) -> Option<&Program> {
+        match &self.role {
+            Role::Program(program) => Some(program),
+            _ => None,
+        }
+    }
+
+    pub(super) fn program_mut(&mut self) -> Option<&mut Program> {
+        match &mut self.role {
+            Role::Program(program) => Some(program),
             _ => None,
         }
     }

@@ -5,10 +5,12 @@ use super::books::Handle;
 use super::connection::{Connection, Lease, Role, Source};
 use super::devices;
 use super::job::{Job, Plan};
+use super::leave::Left;
+use super::program::Program;
 use super::region::{Layout, Region};
 use super::state::{
-    ConnectionState, HandleState, JobState, LayoutState, LeaseState, LingeringState, PlanState, RegionState,
-    RoleState, SourceState, State, VERSION,
+    ConnectionState, HandleState, JobState, LayoutState, LeaseState, LingeringState, PlanState, ProgramState,
+    RegionState, RoleState, SourceState, State, VERSION, WantedState,
 };
 use crate::ServeError;
 use crate::protocol::{Reply, Request};
@@ -122,7 +124,7 @@ impl<B: Backend> Server<B> {
             lease.layout.iter().for_each(|layout| found.layout(layout));
         }
         for lingering in &self.lingering {
-            lingering.holds.iter().for_each(|handle| found.handle(handle));
+            lingering.holds().iter().for_each(|handle| found.handle(handle));
         }
         found
     }
@@ -150,7 +152,15 @@ impl<B: Backend> Server<B> {
             lingering: self
                 .lingering
                 .iter()
-                .map(|one| LingeringState { info: one.info.clone(), holds: ids(&one.holds) })
+                .map(|one| match &one.left {
+                    Left::Lease { info, holds } => {
+                        LingeringState::Lease { info: info.clone(), holds: ids(holds) }
+                    }
+                    Left::Program { program, user, number } => {
+                        let program = program_state(program);
+                        LingeringState::Program { program, user: *user, number: *number }
+                    }
+                })
                 .collect(),
         }
     }
@@ -183,12 +193,20 @@ impl<B: Backend> Server<B> {
                 left_ms: wait.until.saturating_duration_since(Instant::now()).as_millis() as u64,
             },
             Role::Leases(lease) => RoleState::Leases(self.lease_state(lease)),
+            Role::Lists { .. } => RoleState::Lists,
+            Role::Program(program) => RoleState::Program(program_state(program)),
         };
         let queue = connection.queue();
         let queue =
             queue.map(|(reply, sources)| (reply.clone(), sources.iter().map(SourceState::of).collect()));
         let channel = channel_state(&connection.channel)?;
-        Some(ConnectionState { channel, role, queue: queue.collect(), ends: connection.ends() })
+        Some(ConnectionState {
+            channel,
+            version: connection.version,
+            role,
+            queue: queue.collect(),
+            ends: connection.ends(),
+        })
     }
 
     fn lease_state(&self, lease: &Lease<B>) -> LeaseState {
@@ -230,6 +248,25 @@ impl<B: Backend> Referred<B> {
 
     fn layout(&mut self, layout: &Arc<Layout>) {
         self.layouts.insert(layout.id, Arc::clone(layout));
+    }
+}
+
+fn program_state(program: &Program) -> ProgramState {
+    let wants = program.wants.as_ref().map(|wanted| WantedState {
+        number: wanted.number,
+        least: wanted.least,
+        most: wanted.most,
+        waited_ms: wanted.waited_ms(),
+        left_ms: wanted.until.saturating_duration_since(Instant::now()).as_millis() as u64,
+    });
+    ProgramState {
+        name: program.name.clone(),
+        device: program.device,
+        priority: program.priority,
+        granted: program.grant.left(),
+        wants,
+        asked: program.asked.map(|asked| (asked.ask, asked.is_late)),
+        report: program.report,
     }
 }
 

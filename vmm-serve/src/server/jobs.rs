@@ -1,6 +1,7 @@
 //! The creation of memory: the one place where the server calls the driver.
 
 use super::Server;
+use super::books::{Book, Promise};
 use super::connection::Role;
 use super::job::{Job, Plan};
 use super::region::Region;
@@ -19,7 +20,7 @@ impl<B: Backend> Server<B> {
         size: Bytes,
         handle: Bytes,
         properties: Properties,
-        least: Granularity,
+        (least, owner): (Granularity, u32),
     ) -> Result<Job<B>, ServeError> {
         let handle = if handle.is_zero() { HANDLE } else { handle };
         let handle = Bytes(handle.0.min(size.0).checked_next_multiple_of(least.bytes().0).unwrap_or(size.0));
@@ -29,7 +30,7 @@ impl<B: Backend> Server<B> {
                 "{size} in handles of {handle} are {count} handles, and the limit is {MAX_HANDLES}"
             )));
         }
-        let promise = self.books.promise(size, self.options.budget, self.named())?;
+        let promise = self.promise(size, &properties, owner)?;
         Ok(Job { properties, promise, made: Vec::new(), plan: Plan::New { handle, least } })
     }
 
@@ -42,17 +43,30 @@ impl<B: Backend> Server<B> {
         let sizes = which.clone().zip(region.sizes().skip(which.start)).take(which.len());
         let plan: VecDeque<(u32, Bytes)> = sizes.map(|(index, size)| (index as u32, size)).collect();
         let size = plan.iter().map(|(_, size)| size.0).sum();
-        let promise = self.books.promise(Bytes(size), self.options.budget, self.named())?;
+        let promise = self.promise(Bytes(size), &region.properties, region.owner)?;
         Ok(Job { properties: region.properties, promise, made: Vec::new(), plan: Plan::Renewal(plan) })
     }
 
-    /// Returns the size of the memory of all regions and of writers.
-    pub(super) fn named(&self) -> u64 {
-        let regions: u64 = self.regions.0.values().map(Region::bytes).sum();
+    /// Promises memory of a region, if the budget of its place and its owner's limit have room for it.
+    fn promise(&self, size: Bytes, memory: &Properties, owner: u32) -> Result<Promise, ServeError> {
+        let book = self.books.of(memory);
+        self.check_user(owner, &book, size.0)?;
+        let granted: u64 =
+            self.grants().filter(|grant| Arc::ptr_eq(grant.book(), &book)).map(Promise::left).sum();
+        book.promise(size, self.options.budget, self.named(Some(&book)) + granted)
+    }
+
+    /// Returns the size of the memory of all regions and of writers, in one place or everywhere.
+    pub(super) fn named(&self, place: Option<&Arc<Book>>) -> u64 {
+        let is_there =
+            |memory: &Properties| place.is_none_or(|book| Arc::ptr_eq(book, &self.books.of(memory)));
+        let regions = self.regions.0.values().filter(|region| is_there(&region.properties));
+        let regions: u64 = regions.map(Region::bytes).sum();
         let leases = self.connections.values().filter_map(|one| one.lease());
         let writers = leases.map(|lease| {
-            let made = lease.job.as_ref().map_or(0, Job::bytes);
-            made + lease.fresh.values().map(|handle| handle.size().0).sum::<u64>()
+            let made = lease.job.as_ref().filter(|job| is_there(&job.properties)).map_or(0, Job::bytes);
+            let fresh = lease.fresh.values().filter(|handle| is_there(&handle.memory.properties()));
+            made + fresh.map(|handle| handle.size().0).sum::<u64>()
         });
         regions + writers.sum::<u64>()
     }

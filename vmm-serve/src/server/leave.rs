@@ -1,8 +1,9 @@
 //! The end of leases and of clients.
 
 use super::Server;
-use super::books::Handle;
+use super::books::{Handle, Promise};
 use super::connection::{Connection, Role};
+use super::program::Program;
 use crate::protocol::{ClientInfo, LeaseKind};
 use gpu_vmm_core::Backend;
 use gpu_vmm_share::Channel;
@@ -17,9 +18,47 @@ use std::thread::{self, JoinHandle};
 pub(super) struct Lingering<B: Backend> {
     /// Readable when the process has ended.
     pub(super) process: OwnedFd,
-    pub(super) info: ClientInfo,
-    /// Kept until the process ends.
-    pub(super) holds: Vec<Arc<Handle<B>>>,
+    pub(super) left: Left<B>,
+}
+
+/// What is kept until a process ends.
+#[derive(Debug)]
+pub(super) enum Left<B: Backend> {
+    Lease { info: ClientInfo, holds: Vec<Arc<Handle<B>>> },
+    Program { program: Box<Program>, user: u32, number: u32 },
+}
+
+impl<B: Backend> Lingering<B> {
+    /// Returns the process's number, or 0.
+    pub(super) const fn number(&self) -> u32 {
+        match &self.left {
+            Left::Lease { info, .. } => info.process,
+            Left::Program { number, .. } => *number,
+        }
+    }
+
+    pub(super) const fn user(&self) -> u32 {
+        match &self.left {
+            Left::Lease { info, .. } => info.user,
+            Left::Program { user, .. } => *user,
+        }
+    }
+
+    /// Returns the part of a budget that it has.
+    pub(super) fn grant(&self) -> Option<&Promise> {
+        match &self.left {
+            Left::Lease { .. } => None,
+            Left::Program { program, .. } => Some(&program.grant),
+        }
+    }
+
+    /// Returns the memory of leases.
+    pub(super) fn holds(&self) -> &[Arc<Handle<B>>] {
+        match &self.left {
+            Left::Lease { holds, .. } => holds,
+            Left::Program { .. } => &[],
+        }
+    }
 }
 
 /// A connection that is being closed.
@@ -47,12 +86,24 @@ impl<B: Backend> Server<B> {
         let info = info(&connection, true);
         let Connection { peer, role, channel, .. } = connection;
         self.close(peer.user, channel);
-        let Role::Leases(lease) = role else { return };
-        if let (Some(process), Some(info)) = (peer.handle, info)
-            && !has_released
-            && !has_ended(&process)
-        {
-            self.linger(process, info, lease.holds);
+        let (user, number) = (peer.user_number(), peer.process);
+        let stays = peer.handle.filter(|process| !has_released && !has_ended(process));
+        match (role, stays) {
+            (Role::Leases(lease), Some(process)) => {
+                if let Some(info) = info {
+                    self.linger(process, info, lease.holds);
+                }
+            }
+            (Role::Program(mut program), stays) => {
+                let place = program.place;
+                (program.wants, program.asked) = (None, None);
+                if let Some(process) = stays {
+                    let left = Left::Program { program, user, number };
+                    self.lingering.push(Lingering { process, left });
+                }
+                self.pressure(place).restart();
+            }
+            _ => {}
         }
     }
 
@@ -61,21 +112,23 @@ impl<B: Backend> Server<B> {
     fn linger(&mut self, process: OwnedFd, mut info: ClientInfo, mut holds: Vec<Arc<Handle<B>>>) {
         let mut same = Vec::new();
         for one in &mut self.lingering {
-            if is_same_process((&one.process, one.info.process), (&process, info.process)) {
-                holds.retain(|handle| !one.holds.iter().any(|held| held.id == handle.id));
-                same.push(one);
+            if is_same_process((&one.process, one.number()), (&process, info.process))
+                && let Left::Lease { info, holds: held } = &mut one.left
+            {
+                holds.retain(|handle| !held.iter().any(|held| held.id == handle.id));
+                same.push((info, held));
             }
         }
         if holds.is_empty() {
             return;
         }
         info.bytes = holds.iter().map(|handle| handle.size().0).sum();
-        match same.into_iter().find(|one| one.info.region == info.region) {
-            Some(one) => {
-                one.info = ClientInfo { bytes: one.info.bytes + info.bytes, ..info };
-                one.holds.extend(holds);
+        match same.into_iter().find(|(known, _)| known.region == info.region) {
+            Some((known, held)) => {
+                *known = ClientInfo { bytes: known.bytes + info.bytes, ..info };
+                held.extend(holds);
             }
-            None => self.lingering.push(Lingering { process, info, holds }),
+            None => self.lingering.push(Lingering { process, left: Left::Lease { info, holds } }),
         }
     }
 
@@ -93,7 +146,7 @@ impl<B: Backend> Server<B> {
         let connected = self.connections.values().filter(|other| other.peer.user == user).count();
         let closing = self.closing.iter().filter(|one| one.user == user && !one.thread.is_finished()).count();
         let user = user.unwrap_or(u32::MAX);
-        connected + closing + self.lingering.iter().filter(|one| one.info.user == user).count()
+        connected + closing + self.lingering.iter().filter(|one| one.user() == user).count()
     }
 
     /// Frees the lease for others.
@@ -120,7 +173,10 @@ impl<B: Backend> Server<B> {
     /// Forgets the processes at these places, which have ended.
     pub(super) fn end_lingering(&mut self, places: &[usize]) {
         for place in places.iter().rev() {
-            self.lingering.swap_remove(*place);
+            let one = self.lingering.swap_remove(*place);
+            if let Left::Program { program, .. } = one.left {
+                self.pressure(program.place).restart();
+            }
         }
     }
 }
@@ -129,7 +185,7 @@ impl<B: Backend> Server<B> {
 pub(super) fn info<B: Backend>(connection: &Connection<B>, lingers: bool) -> Option<ClientInfo> {
     let (process, user) = (connection.peer.process, connection.peer.user_number());
     match &connection.role {
-        Role::New { .. } | Role::Idle { .. } => None,
+        Role::New { .. } | Role::Idle { .. } | Role::Lists { .. } | Role::Program(_) => None,
         Role::Waits(wait) => Some(ClientInfo {
             process,
             user,
@@ -155,7 +211,7 @@ pub(super) fn info<B: Backend>(connection: &Connection<B>, lingers: bool) -> Opt
 
 /// Returns true if two descriptors are of one process, which has not ended. The number of a process that is not in this process's
 /// namespace is 0.
-fn is_same_process((one, first): (&OwnedFd, u32), (other, second): (&OwnedFd, u32)) -> bool {
+pub(super) fn is_same_process((one, first): (&OwnedFd, u32), (other, second): (&OwnedFd, u32)) -> bool {
     /// The file system of pidfds from Linux 6.9 on, in which each process has an inode.
     const PIDFS: i64 = 0x5049_4446;
     #[allow(clippy::unnecessary_cast)] // its type differs between architectures

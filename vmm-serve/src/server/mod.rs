@@ -18,6 +18,9 @@ mod leave;
 mod list;
 mod options;
 mod peer;
+mod pressure;
+mod program;
+mod programs;
 mod region;
 mod requests;
 mod state;
@@ -26,12 +29,13 @@ mod takeover;
 pub use options::ServerOptions;
 
 use crate::protocol::Reply;
-use books::Books;
+use books::{Book, Books};
 use connection::{Connection, Role};
 use gpu_vmm_core::extend::system::failed;
-use gpu_vmm_core::{Backend, Operation, Result};
+use gpu_vmm_core::{Backend, DeviceId, Operation, Result};
 use gpu_vmm_share::{Allowed, Listener, PeerError};
 use leave::{Closing, Lingering};
+use pressure::Pressure;
 use region::Regions;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -78,13 +82,15 @@ pub struct Server<B: Backend> {
     backend: B,
     listener: Listener,
     options: ServerOptions,
-    books: Arc<Books>,
+    books: Books,
     /// The sizes of all layouts, which are memory of the host.
-    layouts: Arc<Books>,
+    layouts: Arc<Book>,
     regions: Regions<B>,
     /// By their numbers, which grow: the order in which they came.
     connections: BTreeMap<u64, Connection<B>>,
     lingering: Vec<Lingering<B>>,
+    /// By their devices: what programs that wait are about to get.
+    pressures: BTreeMap<DeviceId, Pressure>,
     closing: Vec<Closing>,
     /// The number of the next connection, region or handle. Numbers are used once.
     next: u64,
@@ -103,14 +109,15 @@ impl<B: Backend> Server<B> {
     /// region's [`Mode`](crate::Mode) the server's.
     pub fn new(backend: B, listener: Listener, options: ServerOptions) -> Self {
         Self {
+            books: Books::new(&backend),
             backend,
             listener,
             options,
-            books: Arc::default(),
             layouts: Arc::default(),
             regions: Regions::default(),
             connections: BTreeMap::new(),
             lingering: Vec::new(),
+            pressures: BTreeMap::new(),
             closing: Vec::new(),
             next: 1,
             worked: 0,
@@ -145,9 +152,12 @@ impl<B: Backend> Server<B> {
                 return Ok(());
             }
         }
+        ready.gone.into_iter().for_each(|id| self.end(id));
         self.end_lingering(&ready.ended);
         self.work();
         self.grant();
+        self.press();
+        self.end_lists();
         self.offer_epochs();
         self.send_all();
         self.end_late();
@@ -165,8 +175,12 @@ impl<B: Backend> Server<B> {
             }
             connection.deadline().into_iter().for_each(&mut until);
             connection.paused.into_iter().for_each(&mut until);
+            if let Role::Lists { since } = connection.role {
+                until(since + list::TO_REPORT);
+            }
         }
-        self.paused.into_iter().for_each(until);
+        self.paused.into_iter().for_each(&mut until);
+        self.press_at().into_iter().for_each(until);
         wait
     }
 
@@ -186,6 +200,11 @@ impl<B: Backend> Server<B> {
             };
             sockets.push(PollFd::from_borrowed_fd(connection.channel.as_fd(), events));
         }
+        // A forked child of a client that has ended can have its socket.
+        let processes =
+            self.connections.iter().filter_map(|(id, one)| Some((*id, one.peer.handle.as_ref()?)));
+        let (of_processes, processes): (Vec<u64>, Vec<_>) = processes.unzip();
+        sockets.extend(processes.into_iter().map(|process| PollFd::new(process, PollFlags::IN)));
         for lingering in &self.lingering {
             sockets.push(PollFd::from_borrowed_fd(lingering.process.as_fd(), PollFlags::IN));
         }
@@ -210,12 +229,15 @@ impl<B: Backend> Server<B> {
         let has = |socket: &PollFd<'_>, events| socket.revents().intersects(events);
         let some = PollFlags::IN | PollFlags::OUT | PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
         let (clients, rest) = sockets.split_at(self.connections.len());
+        let (processes, rest) = rest.split_at(of_processes.len());
         let (lingering, listener) = rest.split_at(self.lingering.len());
+        let gone = of_processes.into_iter().zip(processes).filter(|(_, process)| has(process, some));
         let came = self.connections.keys().zip(clients).filter(|(_, socket)| has(socket, some));
         let ended = lingering.iter().enumerate().filter(|(_, process)| has(process, some));
         Ok(Ready {
             listener: listener.first().is_some_and(|socket| has(socket, some)),
             connections: came.map(|(id, _)| *id).collect(),
+            gone: gone.map(|(id, _)| id).collect(),
             ended: ended.map(|(place, _)| place).collect(),
         })
     }
@@ -304,6 +326,8 @@ impl<B: Backend> Server<B> {
 struct Ready {
     listener: bool,
     connections: Vec<u64>,
+    /// Connections of processes that have ended.
+    gone: Vec<u64>,
     /// Places in the list of processes that linger, in ascending order.
     ended: Vec<usize>,
 }

@@ -107,17 +107,22 @@ fn check(server: &Server<HostBackend>) {
         assert!(region.epoch > 0 || region.writer.is_some());
         assert_eq!(region.bytes(), if region.epoch == 0 { 0 } else { region.size });
     }
-    server.lingering.iter().flat_map(|one| &one.holds).for_each(&mut add);
+    server.lingering.iter().flat_map(|one| one.holds()).for_each(&mut add);
     let held = server.books.held();
     assert_eq!(held, alive.values().sum::<u64>() + promised);
-    assert!(held <= BUDGET && server.named() <= held, "{held:#x}, {:#x} named", server.named());
+    assert!(held <= BUDGET && server.named(None) <= held, "{held:#x}, {:#x} named", server.named(None));
 }
 
 #[test]
 fn random_messages_keep_the_books_right() {
     let steps =
         std::env::var("GPU_VMM_TEST_SERVE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000);
-    let options = ServerOptions { budget: Some(Bytes(BUDGET)), clients: 2 * CLIENTS, regions: 3 };
+    let options = ServerOptions {
+        budget: Some(Bytes(BUDGET)),
+        clients: 2 * CLIENTS,
+        regions: 3,
+        ..ServerOptions::default()
+    };
     let mut served = Served::new(options);
     let mut random = Random(1);
     let mut clients: Vec<Client> = Vec::new();

@@ -37,7 +37,7 @@ impl<B: Backend> Server<B> {
             (Role::Idle { .. }, Request::Open { name, kind, wait_ms }) => self.open(id, name, kind, wait_ms),
             (Role::Idle { .. }, Request::Create(create)) => self.create(id, create),
             (Role::Idle { .. }, Request::List) => {
-                self.list(id);
+                self.begin_list(id);
                 Ok(())
             }
             (Role::Idle { .. }, Request::Drop { name }) => self.drop_region(id, &name),
@@ -51,6 +51,23 @@ impl<B: Backend> Server<B> {
             }
             (Role::Leases(_), Request::Release) => {
                 self.release(id);
+                Ok(())
+            }
+            (Role::Idle { .. }, Request::Join(join)) => self.join(id, join),
+            (Role::Program(_), Request::Reserve { number, least, most, wait_ms, asks }) => {
+                self.reserve(id, number, (least, most), (wait_ms, asks));
+                Ok(())
+            }
+            (Role::Program(_), Request::Give { ask, bytes }) => {
+                self.give(id, ask, bytes);
+                Ok(())
+            }
+            (Role::Program(_), Request::Report(report)) => {
+                self.report(id, report);
+                Ok(())
+            }
+            (Role::Program(_), Request::Release) => {
+                self.leave(id);
                 Ok(())
             }
             // A client that gives up its wait ends its connection.
@@ -87,6 +104,7 @@ impl<B: Backend> Server<B> {
             return Ok(());
         }
         connection.role = Role::Idle { since: Instant::now() };
+        connection.version = version;
         connection.put(Reply::Welcome { version, vendor });
         Ok(())
     }
@@ -145,7 +163,7 @@ impl<B: Backend> Server<B> {
         if self.regions.0.values().any(|region| region.overlaps(address, size)) {
             return Err(ServeError::AddressTaken { address, end: address + size });
         }
-        let job = self.job_of_new_region(Bytes(size), Bytes(handle), properties, granularity)?;
+        let job = self.job_of_new_region(Bytes(size), Bytes(handle), properties, (granularity, owner))?;
         let region = Region {
             id: self.number(),
             owner,

@@ -2,14 +2,14 @@
 
 use super::connection::Source;
 use crate::Mode;
-use crate::protocol::{ClientInfo, LeaseKind, Reply};
+use crate::protocol::{ClientInfo, LeaseKind, ProgramReport, Reply};
 use gpu_vmm_core::{Backend, DeviceUuid};
 use gpu_vmm_share::extend::ChannelState;
 use gpu_vmm_share::manifest::{MemoryKind, SharedPiece};
 use serde::{Deserialize, Serialize};
 
 /// The version of these types. Every change increments it.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// The limit of an encoded state, in bytes.
 pub(super) const MAX_BYTES: u64 = 1 << 30;
@@ -68,6 +68,7 @@ pub(super) struct RegionState {
 #[derive(Serialize, Deserialize)]
 pub(super) struct ConnectionState {
     pub(super) channel: ChannelState,
+    pub(super) version: u16,
     pub(super) role: RoleState,
     pub(super) queue: Vec<(Reply, Vec<SourceState>)>,
     pub(super) ends: bool,
@@ -94,6 +95,29 @@ pub(super) enum RoleState {
     Idle,
     Waits { name: String, kind: LeaseKind, wait_ms: u64, left_ms: u64 },
     Leases(LeaseState),
+    Lists,
+    Program(ProgramState),
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct ProgramState {
+    pub(super) name: String,
+    pub(super) device: DeviceUuid,
+    pub(super) priority: i8,
+    pub(super) granted: u64,
+    pub(super) wants: Option<WantedState>,
+    /// The question that it has not answered, and whether it is late.
+    pub(super) asked: Option<(u64, bool)>,
+    pub(super) report: ProgramReport,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct WantedState {
+    pub(super) number: u64,
+    pub(super) least: u64,
+    pub(super) most: u64,
+    pub(super) waited_ms: u64,
+    pub(super) left_ms: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -128,7 +152,7 @@ pub(super) enum PlanState {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct LingeringState {
-    pub(super) info: ClientInfo,
-    pub(super) holds: Vec<u64>,
+pub(super) enum LingeringState {
+    Lease { info: ClientInfo, holds: Vec<u64> },
+    Program { program: ProgramState, user: u32, number: u32 },
 }

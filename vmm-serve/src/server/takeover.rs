@@ -1,14 +1,15 @@
 //! The beginning of a server that replaces another one.
 
-use super::books::{Books, Handle, Promise};
+use super::books::{Book, Books, Handle, Promise};
 use super::connection::{Connection, Lease, Role, Source};
 use super::devices;
 use super::job::{Job, Plan};
-use super::leave::Lingering;
+use super::leave::{Left, Lingering};
+use super::program::{Asked, Program, Wanted};
 use super::region::{Layout, Region, Regions, Waiting};
 use super::state::{
-    ConnectionState, HandleState, JobState, LeaseState, MAX_BYTES, PlanState, RegionState, RoleState,
-    SourceState, State, VERSION,
+    ConnectionState, HandleState, JobState, LeaseState, LingeringState, MAX_BYTES, PlanState, ProgramState,
+    RegionState, RoleState, SourceState, State, VERSION,
 };
 use super::{Server, ServerOptions};
 use crate::client::Exchange;
@@ -35,7 +36,8 @@ const OPERATION: Operation = Operation::HandOver;
 struct Known<'a, B: Backend> {
     backend: &'a B,
     exchange: &'a Exchange,
-    books: &'a Arc<Books>,
+    books: &'a Books,
+    to_answer: Duration,
     handles: BTreeMap<u64, Arc<Handle<B>>>,
     layouts: BTreeMap<u64, Arc<Layout>>,
 }
@@ -78,15 +80,22 @@ impl<B: Backend> Server<B> {
             Some(descriptor) => Ok(descriptor),
             None => exchange.bad("a descriptor of the state is missing".to_owned()),
         };
-        let (books, of_layouts) = (Arc::new(Books::default()), Arc::new(Books::default()));
+        let (books, of_layouts) = (Books::new(&backend), Arc::default());
         let mut listener = Listener::from_socket(next()?)?;
         let (handles, layouts) = (BTreeMap::new(), BTreeMap::new());
-        let mut known = Known { backend: &backend, exchange, books: &books, handles, layouts };
+        let mut known = Known {
+            backend: &backend,
+            exchange,
+            books: &books,
+            to_answer: options.answer_within,
+            handles,
+            layouts,
+        };
         for HandleState { id, piece } in state.handles {
             let descriptor = next()?;
             let (size, properties) = piece.check(OPERATION, &backend)?;
             let memory = extend::import(&backend, descriptor.as_fd(), size, properties)?;
-            let counted = promise(&books, size)?.take(size);
+            let counted = promise(&books.of(&properties), size)?.take(size);
             known.handles.insert(id, Arc::new(Handle { id, piece, descriptor, memory, counted }));
         }
         for layout in state.layouts {
@@ -105,7 +114,14 @@ impl<B: Backend> Server<B> {
         }
         let mut lingering = Vec::with_capacity(state.lingering.len());
         for one in state.lingering {
-            lingering.push(Lingering { process: next()?, info: one.info, holds: known.all(&one.holds)? });
+            let process = next()?;
+            let left = match one {
+                LingeringState::Lease { info, holds } => Left::Lease { info, holds: known.all(&holds)? },
+                LingeringState::Program { program, user, number } => {
+                    Left::Program { program: Box::new(known.program(program)?), user, number }
+                }
+            };
+            lingering.push(Lingering { process, left });
         }
         // From here on nothing fails: if it did, the path of the other server would be removed.
         take_path(&mut listener, OsString::from_vec(state.socket).into(), state.removes);
@@ -117,8 +133,8 @@ impl<B: Backend> Server<B> {
 }
 
 /// Counts memory that the other server has counted.
-fn promise(books: &Arc<Books>, bytes: Bytes) -> Result<Promise> {
-    books.promise(bytes, None, 0).map_err(|error| gpu_vmm_core::Error::of_extension(OPERATION, error))
+fn promise(book: &Arc<Book>, bytes: Bytes) -> Result<Promise> {
+    book.promise(bytes, None, 0).map_err(|error| gpu_vmm_core::Error::of_extension(OPERATION, error))
 }
 
 /// Receives the state and its descriptors.
@@ -195,6 +211,7 @@ impl<B: Backend> Known<'_, B> {
     fn connection(&self, socket: OwnedFd, state: ConnectionState) -> Result<Connection<B>> {
         let mut connection = Connection::new(resume_channel(OPERATION, socket, state.channel)?)?;
         let now = Instant::now();
+        connection.version = state.version;
         connection.role = match state.role {
             RoleState::New => Role::New { since: now },
             RoleState::Idle => Role::Idle { since: now },
@@ -202,6 +219,8 @@ impl<B: Backend> Known<'_, B> {
                 Role::Waits(Waiting { name, kind, wait_ms, until: now + Duration::from_millis(left_ms) })
             }
             RoleState::Leases(lease) => Role::Leases(self.lease(lease)?),
+            RoleState::Lists => Role::Lists { since: now },
+            RoleState::Program(program) => Role::Program(Box::new(self.program(program)?)),
         };
         for (reply, sources) in state.queue {
             let source = |source| {
@@ -234,6 +253,26 @@ impl<B: Backend> Known<'_, B> {
         })
     }
 
+    fn program(&self, state: ProgramState) -> Result<Program> {
+        let ProgramState { name, device, priority, granted, wants, asked, report } = state;
+        let known = self.backend.devices().iter().find(|known| known.uuid == Some(device));
+        let Some(place) = known.map(|known| known.id) else {
+            return self.exchange.bad(format!("this process does not see the device {device}"));
+        };
+        let now = Instant::now();
+        let wants = wants.map(|wanted| Wanted {
+            number: wanted.number,
+            least: wanted.least,
+            most: wanted.most,
+            since: now.checked_sub(Duration::from_millis(wanted.waited_ms)).unwrap_or(now),
+            until: now + Duration::from_millis(wanted.left_ms),
+            rounds: 0,
+        });
+        let asked = asked.map(|(ask, is_late)| Asked { ask, until: now + self.to_answer, is_late });
+        let grant = promise(&self.books.at(place), Bytes(granted))?;
+        Ok(Program { name, device, place, priority, grant, wants, asked, report, described: None })
+    }
+
     fn job(&self, state: JobState) -> Result<Job<B>> {
         let plan = match state.plan {
             PlanState::New { handle, least } => match Granularity::new(Bytes(least)) {
@@ -247,7 +286,7 @@ impl<B: Backend> Known<'_, B> {
         let properties = self.properties(state.device, state.kind)?;
         Ok(Job {
             properties,
-            promise: promise(self.books, Bytes(state.left))?,
+            promise: promise(&self.books.of(&properties), Bytes(state.left))?,
             made: self.indexed(&state.made)?,
             plan,
         })

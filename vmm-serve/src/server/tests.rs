@@ -214,7 +214,8 @@ fn process_that_loses_leases_lingers_once() {
             served.run();
         }
     }
-    let bytes: Vec<u64> = served.server.lingering.iter().map(|one| one.info.bytes).collect();
+    let sizes = |one: &Lingering<HostBackend>| one.holds().iter().map(|handle| handle.size().0).sum();
+    let bytes: Vec<u64> = served.server.lingering.iter().map(sizes).collect();
     assert_eq!(bytes, [2 * UNIT, UNIT]);
 }
 

@@ -9,6 +9,7 @@ mod files;
 mod handover;
 mod kills;
 mod lease;
+mod programs;
 mod rights;
 mod support;
 mod wrong;

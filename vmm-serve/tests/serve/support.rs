@@ -29,8 +29,13 @@ impl ServerProcess {
     }
 
     pub(crate) fn with(options: ServerOptions) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::again(tempfile::tempdir().unwrap(), options)
+    }
+
+    /// Starts a server in the place of one that was killed.
+    pub(crate) fn again(folder: TempDir, options: ServerOptions) -> Self {
         let path = folder.path().join("socket");
+        let _ = std::fs::remove_file(&path);
         let child = Child::fork(|| {
             let listener = Listener::bind(&path).unwrap();
             run(Server::new(backend(), listener, options));
