@@ -182,6 +182,12 @@ ID, 0 is the default stream, and the other numbers become streams of the device.
 comments. If the `r` of a block does not directly follow its `f`, the block is freed at `f` with a fence that is done \
 at `r`; without an `r`, the fence is never done. If the trace has no `r` at all, every block is reusable at once.
 
+A trace is also a memory snapshot of PyTorch (the pickle of torch.cuda.memory._dump_snapshot, after \
+torch.cuda.memory._record_memory_history), or a log of RMM's logging_resource_adaptor. A pickle is read as data: nothing \
+in it is executed, and a pickle that refers to code is an error. Blocks that existed before the first recorded event are \
+allocated first. For PyTorch the pool has pages of 16 MiB, as gpu_vmm.torch has; a freed block of a private pool, such as a \
+CUDA graph's, serves that pool alone.
+
 `pool` is a gpu-vmm pool. `driver` calls cuMemAlloc and cuMemFree, hipMalloc and hipFree, or mmap and munmap, for \
 every allocation; it frees at `f`, whatever `r` says, because these calls wait for the device themselves.
 
@@ -204,12 +210,15 @@ pub(crate) struct ReplayArguments {
     /// The trace, optionally compressed by gzip; `-` is standard input
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
+    /// The device of the recorded program, if a memory snapshot has entries of several
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) recorded_device: Option<u32>,
     #[command(flatten)]
     pub(crate) on: On,
     /// The allocator to test
     #[arg(long, value_enum, default_value_t)]
     pub(crate) allocator: AllocatorChoice,
-    /// The size of the pool's pages, a power of two [default: the pool's own, 2MiB or 8MiB]
+    /// The size of the pool's pages, a power of two [default: the pool's own, 2MiB or 8MiB; 16MiB for PyTorch]
     #[arg(long, value_name = "SIZE", value_parser = some_bytes, allow_hyphen_values = true)]
     pub(crate) page: Option<Bytes>,
     /// The number of threads, each of which replays the whole trace
@@ -224,7 +233,7 @@ pub(crate) struct ReplayArguments {
     /// Begin even if the device has less memory than the trace requests
     #[arg(long)]
     pub(crate) force: bool,
-    /// Write the pool's snapshot at the peak of requested memory to a file, as JSON
+    /// Write the pool's snapshot at the peak of requested memory, and its memory over the whole trace, to a file, as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) snapshot: Option<PathBuf>,
     /// Print one JSON object

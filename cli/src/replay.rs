@@ -1,5 +1,6 @@
 //! The `replay` subcommand: a recorded program's allocations, replayed on a pool or on the driver itself.
 
+pub(crate) mod history;
 mod text;
 
 use crate::args::{AllocatorChoice, ReplayArguments};
@@ -9,9 +10,9 @@ use crate::progress::Progress;
 use crate::{CliResult, choose, grow};
 use gpu_vmm::pool::PoolSnapshot;
 use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Operation, Vendor};
-use gpu_vmm_replay::{Allocator, Options, Outcome, Plain, Pooled, Streams, Trace};
+use gpu_vmm_replay::{Allocator, Options, Outcome, Plain, Pooled, Recording, Streams, Trace};
+use history::{History, Replayed};
 use serde::Serialize;
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// The result of `gpu-vmm replay`, as `--json` prints it.
@@ -24,6 +25,8 @@ pub(crate) struct Report {
     pub(crate) device_name: String,
     /// `pool` or `driver`.
     pub(crate) allocator: &'static str,
+    /// What the file says beside the allocations, if another program's recorder wrote it.
+    pub(crate) recorded: Option<Recording>,
     #[serde(flatten)]
     pub(crate) outcome: Outcome,
 }
@@ -31,7 +34,7 @@ pub(crate) struct Report {
 pub(crate) fn run(options: &ReplayArguments) -> CliResult {
     let snapshot = checked("replay", "--snapshot", options.snapshot.as_deref(), &[&options.trace])?;
     let mut progress = Progress::new(!options.json);
-    let trace = read(&options.trace, &mut progress)?;
+    let trace = read(options, &mut progress)?;
     let backend = open(options)?;
     let device = choose::device(&backend, options.on.device);
     let device_name = backend.device(Operation::QueryDevice, device)?.name.clone();
@@ -51,20 +54,22 @@ pub(crate) fn run(options: &ReplayArguments) -> CliResult {
     };
     drop(progress);
     let backend = backend.vendor().name();
+    let recorded = trace.recording().cloned();
     let trace = options.trace.display().to_string();
-    let report = Report { trace, backend, device: device.0, device_name, allocator, outcome };
+    let report = Report { trace, backend, device: device.0, device_name, allocator, recorded, outcome };
     let mut output = Output::default();
     if options.json { output.json(&report) } else { text::write(&report, &mut output) }
 }
 
-fn read(from: &Path, progress: &mut Progress) -> CliResult<Trace> {
+fn read(options: &ReplayArguments, progress: &mut Progress) -> CliResult<Trace> {
+    let (from, device) = (&options.trace, options.recorded_device);
     if from.as_os_str() == "-" {
-        return Ok(Trace::read("on standard input", std::io::stdin().lock())?);
+        return Ok(Trace::read("on standard input", device, std::io::stdin().lock())?);
     }
     let size = std::fs::metadata(from).map_or(0, |found| found.len());
     progress.begin("reading the trace", Bytes(size));
     let progress = &*progress;
-    Ok(Trace::open(from, &|done| progress.advance(done))?)
+    Ok(Trace::open(from, device, &|done| progress.advance(done))?)
 }
 
 fn open(options: &ReplayArguments) -> CliResult<AnyBackend> {
@@ -108,13 +113,26 @@ fn on_a_pool(
     progress: &mut Progress,
 ) -> CliResult<Outcome> {
     let streams = Streams::of(backend, device, trace.streams())?;
-    let pooled = Pooled::new(backend, device, &streams, options.page)?;
+    let recording = trace.recording();
+    let page = options.page.or_else(|| recording.and_then(|recording| recording.page));
+    let pool = || -> CliResult<Pooled<'_, AnyBackend>> {
+        let pooled = Pooled::new(backend, device, &streams, page)?;
+        Ok(match recording {
+            Some(recording) => pooled.aligned(recording.alignment),
+            None => pooled,
+        })
+    };
+    let pooled = pool()?;
     let Some(file) = snapshot else { return rounds(trace, &pooled, options, progress, &|| {}) };
     let mut file = Output::to(Some(file));
     let snapshot = Mutex::new(PoolSnapshot::default());
     let take = || *snapshot.lock().unwrap_or_else(PoisonError::into_inner) = pooled.pool().snapshot();
     let outcome = rounds(trace, &pooled, options, progress, &take)?;
-    file.json(&snapshot.into_inner().unwrap_or_else(PoisonError::into_inner))?;
+    // Its memory is needed for the pool that begins with nothing.
+    drop(pooled);
+    let history = History::of(options.trace.display().to_string(), trace, &pool()?)?;
+    let pool = snapshot.into_inner().unwrap_or_else(PoisonError::into_inner);
+    file.json(&Replayed { pool, replay: Some(history) })?;
     file.complete()?;
     Ok(outcome)
 }
@@ -147,7 +165,7 @@ mod tests {
     fn too_little_memory_error_has_amounts() {
         let backend: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
         let device = DeviceId(0);
-        let trace = Trace::read("a trace", &b"a 1 8388608 0\nf 1\n"[..]).unwrap();
+        let trace = Trace::read("a trace", None, &b"a 1 8388608 0\nf 1\n"[..]).unwrap();
         let room = |threads| check_room(&backend, device, &trace, threads).map_err(|error| error.to_string());
         let refused = |text: &str| {
             let begin = "replay: the trace requests up to";

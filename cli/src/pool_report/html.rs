@@ -2,8 +2,9 @@
 //! from the data.
 
 use super::frames::{Frames, frames};
-use super::{largest, mapped, state_name, unused};
+use super::{largest, mapped, recorded_name, state_name, summary, unused};
 use crate::output::{about, counted};
+use crate::replay::history::History;
 use gpu_vmm::pool::{Moment, PoolSnapshot, SpaceSnapshot};
 use gpu_vmm::{Address, Bytes};
 use serde::Serialize;
@@ -27,6 +28,16 @@ struct Data<'a> {
     spaces: Vec<Space<'a>>,
     frames: Vec<Frames>,
     timeline: Vec<(f64, u64, u64, u64)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replay: Option<Replay>,
+}
+
+/// A replay's moments: the time, the requested memory, and what the pool and the recorded allocator held.
+#[derive(Serialize)]
+struct Replay {
+    seconds: bool,
+    recorded: String,
+    moments: Vec<(f64, u64, u64, Option<u64>)>,
 }
 
 #[derive(Serialize)]
@@ -41,7 +52,7 @@ struct Space<'a> {
 }
 
 /// Returns the page, or why it cannot be made.
-pub(super) fn page(snapshot: &PoolSnapshot) -> Result<String, String> {
+pub(super) fn page(snapshot: &PoolSnapshot, history: Option<&History>) -> Result<String, String> {
     let data = Data {
         page: snapshot.page,
         spaces: snapshot.spaces.iter().map(Space::new).collect(),
@@ -51,6 +62,7 @@ pub(super) fn page(snapshot: &PoolSnapshot) -> Result<String, String> {
             .iter()
             .map(|Moment { at, live, pending, held }| (*at, *live, *pending, *held))
             .collect(),
+        replay: history.map(Replay::new),
     };
     let data = serde_json::to_string(&data).map_err(|error| error.to_string())?;
     Ok(fill(
@@ -61,6 +73,7 @@ pub(super) fn page(snapshot: &PoolSnapshot) -> Result<String, String> {
             ("at", &format!("{:.3} s after the pool was created", snapshot.at)),
             ("page", &Bytes(snapshot.page).to_string()),
             ("stats", &stats(snapshot)),
+            ("replay", &history.map(replay).unwrap_or_default()),
             ("spaces", &spaces(snapshot)),
             ("bins", &bins(snapshot)),
             ("largest", &largest_blocks(snapshot)),
@@ -69,6 +82,17 @@ pub(super) fn page(snapshot: &PoolSnapshot) -> Result<String, String> {
             ("script", &SCRIPTS.concat()),
         ],
     ))
+}
+
+impl Replay {
+    fn new(history: &History) -> Self {
+        let moments = history.moments.iter();
+        Self {
+            seconds: history.seconds,
+            recorded: format!("held by {}", recorded_name(history)),
+            moments: moments.map(|one| (one.at, one.requested, one.held, one.recorded)).collect(),
+        }
+    }
 }
 
 impl<'a> Space<'a> {
@@ -159,6 +183,16 @@ fn stats(snapshot: &PoolSnapshot) -> String {
         );
     }
     list
+}
+
+/// Returns the section of a replay, which the script draws into.
+fn replay(history: &History) -> String {
+    format!(
+        "<section aria-labelledby=\"replay-title\">\n<h2 id=\"replay-title\">Replay</h2>\n<p class=\"note\">{}, on a pool that held nothing \
+         before: {}</p>\n<ul class=\"legend\" id=\"replay-legend\"></ul>\n<div class=\"view\" id=\"replay\"></div>\n</section>\n",
+        escaped(&history.trace),
+        escaped(&summary(history))
+    )
 }
 
 fn tag(space: &SpaceSnapshot) -> String {
@@ -338,6 +372,31 @@ mod tests {
     }
 
     #[test]
+    fn replay_is_drawn_if_there_is_one() {
+        let moment =
+            |at, recorded| gpu_vmm_replay::Moment { at, requested: 1 << 20, held: 3 << 20, recorded };
+        let mut history = History {
+            trace: "<i>.pickle".to_owned(),
+            source: Some("PyTorch".to_owned()),
+            seconds: true,
+            moments: vec![moment(0.0, Some(5 << 20)), moment(1.5, Some(4 << 20))],
+        };
+        let text = page(&PoolSnapshot::default(), Some(&history)).unwrap();
+        let note = "&lt;i&gt;.pickle, on a pool that held nothing before: requested up to 1 MiB; PyTorch&#39;s allocator held up to 5 MiB, \
+                    the pool held up to 3 MiB</p>";
+        assert!(text.contains(note), "{text}");
+        let data = "\"replay\":{\"seconds\":true,\"recorded\":\"held by PyTorch's allocator\",\"moments\":[[0.0,1048576,3145728,5242880],\
+                    [1.5,1048576,3145728,4194304]]}";
+        assert!(text.contains(data), "{text}");
+        (history.source, history.moments) = (None, vec![moment(7.0, None)]);
+        let text = page(&PoolSnapshot::default(), Some(&history)).unwrap();
+        assert!(text.contains("requested up to 1 MiB; the pool held up to 3 MiB</p>"), "{text}");
+        assert!(text.contains("\"moments\":[[7.0,1048576,3145728,null]]"), "{text}");
+        let without = page(&PoolSnapshot::default(), None).unwrap();
+        assert!(!without.contains("replay-title"), "{without}");
+    }
+
+    #[test]
     fn page_data_has_blocks_with_streams() {
         let block = |offset, state, stream| BlockSnapshot { offset, size: 512, state, stream };
         let blocks = vec![
@@ -362,7 +421,7 @@ mod tests {
             timeline: vec![Moment { at: 0.5, live: 1, pending: 2, held: 3 }],
             ..PoolSnapshot::default()
         };
-        let page = page(&snapshot).unwrap_or_default();
+        let page = page(&snapshot, None).unwrap_or_default();
         assert!(
             page.contains("a &lt;GPU&gt;") && page.contains("8.125 s after the pool was created"),
             "{page}"
@@ -376,8 +435,8 @@ mod tests {
         assert!(page.contains(data), "{page}");
     }
 
-    const NAMES: [&str; 10] =
-        ["style", "device", "at", "page", "stats", "spaces", "bins", "largest", "data", "script"];
+    const NAMES: [&str; 11] =
+        ["style", "device", "at", "page", "stats", "replay", "spaces", "bins", "largest", "data", "script"];
 
     #[test]
     fn the_page_has_a_place_for_everything() {

@@ -2,6 +2,7 @@
 //! rely on it.
 
 use crate::output::counted;
+use crate::replay::history::History;
 use crate::{CliResult, input};
 use gpu_vmm::Bytes;
 use gpu_vmm::pool::{PoolSnapshot, SpaceSnapshot};
@@ -14,8 +15,15 @@ struct Versioned {
     version: u64,
 }
 
+/// The field of a file that `replay` has written.
+#[derive(Deserialize)]
+struct OfReplay {
+    #[serde(default)]
+    replay: Option<History>,
+}
+
 /// Reads and checks a file.
-pub(super) fn read(file: &Path) -> CliResult<PoolSnapshot> {
+pub(super) fn read(file: &Path) -> CliResult<(PoolSnapshot, Option<History>)> {
     let text = input::read(file)?;
     content(&text).map_err(|why| refused(file, &why))
 }
@@ -26,7 +34,7 @@ pub(super) fn refused(file: &Path, why: &str) -> Box<dyn std::error::Error> {
 }
 
 /// Parses and checks the content of a file.
-pub(super) fn content(text: &[u8]) -> Result<PoolSnapshot, String> {
+pub(super) fn content(text: &[u8]) -> Result<(PoolSnapshot, Option<History>), String> {
     let Versioned { version } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if version != u64::from(PoolSnapshot::VERSION) {
         let known = PoolSnapshot::VERSION;
@@ -34,7 +42,14 @@ pub(super) fn content(text: &[u8]) -> Result<PoolSnapshot, String> {
     }
     let snapshot: PoolSnapshot = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     check(&snapshot)?;
-    Ok(snapshot)
+    let OfReplay { replay } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if let Some(unordered) =
+        replay.iter().flat_map(|replay| replay.moments.windows(2)).find(|pair| pair[0].at > pair[1].at)
+    {
+        let [before, after] = [&unordered[0], &unordered[1]].map(|moment| moment.at);
+        return Err(format!("the replay has moment {after} after moment {before}"));
+    }
+    Ok((snapshot, replay))
 }
 
 /// Checks that the parts of a range do not overlap, and that no number overflows.

@@ -1,17 +1,24 @@
 //! The report of a pool snapshot for people. A file's texts are untrusted and are shown without control characters,
 //! which a terminal would obey.
 
-use super::{largest, mapped, state_name, unused};
+use super::{largest, mapped, state_name, summary, unused};
 use crate::CliResult;
 use crate::output::{Output, about, counted, shown};
+use crate::replay::history::History;
 use gpu_vmm::pool::{BlockState, PoolSnapshot, PoolStats, SpaceSnapshot};
 use gpu_vmm::{Address, Bytes};
 
-pub(super) fn print(snapshot: &PoolSnapshot, output: &mut Output) -> CliResult {
+pub(super) fn print(snapshot: &PoolSnapshot, replay: Option<&History>, output: &mut Output) -> CliResult {
     output.paragraph("pool on ", &shown(&snapshot.device))?;
     let page = Bytes(snapshot.page);
     output.paragraph("  ", &format!("{:.3} s after it was created, pages of {page}", snapshot.at))?;
     stats(snapshot, output)?;
+    if let Some(history) = replay {
+        output.paragraph(
+            &format!("  {:<14}", "replay"),
+            &format!("{}: {}", shown(&history.trace), summary(history)),
+        )?;
+    }
     snapshot.spaces.iter().try_for_each(|one| space(one, snapshot.page, output))?;
     bins(&snapshot.stats, output)?;
     blocks(snapshot, output)

@@ -1,18 +1,22 @@
 //! The report of `replay` for people.
 
 use crate::CliResult;
-use crate::output::{Output, about, counted, duration};
+use crate::output::{Output, about, counted, duration, shown};
 use crate::replay::Report;
 use gpu_vmm::Bytes;
-use gpu_vmm_replay::{CallTimes, Outcome, Round};
+use gpu_vmm_replay::{CallTimes, Outcome, Recording, Round};
+use std::fmt::Write;
 
 pub(crate) fn write(report: &Report, output: &mut Output) -> CliResult {
     let outcome = &report.outcome;
     output.line(&report.trace)?;
     output.paragraph("  trace         ", &trace(outcome))?;
+    if let Some(recording) = &report.recorded {
+        output.paragraph("  recorded      ", &recorded(recording))?;
+    }
     output.paragraph("  replayed      ", &place(report))?;
     output.paragraph("  requested     ", &format!("up to {}", about(Bytes(outcome.peak_asked))))?;
-    output.paragraph("  held          ", &held(outcome, report.allocator == "pool"))?;
+    output.paragraph("  held          ", &held(report))?;
     output.paragraph("  cold          ", &round(&outcome.cold))?;
     if let Some(warm) = &outcome.warm {
         output.paragraph("  warm          ", &format!("{} (round {})", round(warm), outcome.rounds))?;
@@ -43,6 +47,44 @@ fn trace(outcome: &Outcome) -> String {
     format!("{allocations}, {frees}{later}, {}", counted(streams, "stream"))
 }
 
+/// Describes what the recorder's file has beside the allocations.
+fn recorded(recording: &Recording) -> String {
+    let Recording { source, device, blocks_before, bytes_before, peak_held, failed, .. } = recording;
+    let mut text = format!("by {source}");
+    if let Some(device) = device {
+        let _ = write!(text, " on device {device}");
+    }
+    let _ = match peak_held {
+        Some(held) => write!(text, ", whose allocator held up to {}", about(Bytes(*held))),
+        None => write!(text, "; the file does not say what its allocator held"),
+    };
+    let before = format!(
+        "{} of {} existed before the first event",
+        counted(blocks_before, "block"),
+        about(Bytes(*bytes_before))
+    );
+    let private = format!("{} of private pools", counted(recording.private, "allocation"));
+    let implied = format!(
+        "{} without a recorded free ended with the next use of the addresses",
+        counted(recording.frees_implied, "block")
+    );
+    let failed_text = format!("{} failed and left out", counted(failed, "allocation"));
+    for (count, part) in [
+        (*blocks_before, before),
+        (recording.private, private),
+        (recording.frees_implied, implied),
+        (*failed, failed_text),
+    ] {
+        if count > 0 {
+            text = text + "; " + &part;
+        }
+    }
+    for (kind, count) in &recording.unknown {
+        let _ = write!(text, "; {} of the unknown kind `{}` left out", counted(count, "event"), shown(kind));
+    }
+    text
+}
+
 fn place(report: &Report) -> String {
     let Report { backend, device, device_name, allocator, outcome, .. } = report;
     let each = if outcome.threads == 1 { "" } else { ", each with the whole trace" };
@@ -50,14 +92,22 @@ fn place(report: &Report) -> String {
     format!("by the {allocator} on {backend}, device {device} ({device_name}), {threads}")
 }
 
-fn held(outcome: &Outcome, by_account: bool) -> String {
-    let Outcome { peak_held, ratio, device_took, .. } = outcome;
-    let device = if by_account {
+fn held(report: &Report) -> String {
+    let Outcome { peak_held, ratio, device_took, .. } = &report.outcome;
+    let device = if report.allocator == "pool" {
         format!("; the device's free memory decreased by {}", about(Bytes(*device_took)))
     } else {
         ", measured by the device's free memory".to_owned()
     };
-    format!("up to {} ({ratio:.4} times requested){device}", about(Bytes(*peak_held)))
+    let recorded =
+        report.recorded.as_ref().and_then(|recording| Some((recording.source, recording.peak_held?)));
+    let compared = match recorded {
+        Some((source, theirs)) if theirs > 0 => {
+            format!(", {:.4} times what {source}'s allocator held", *peak_held as f64 / theirs as f64)
+        }
+        _ => String::new(),
+    };
+    format!("up to {} ({ratio:.4} times requested{compared}){device}", about(Bytes(*peak_held)))
 }
 
 fn round(round: &Round) -> String {
@@ -98,7 +148,7 @@ mod tests {
     /// Returns a report with chosen figures. Only a replay makes an outcome.
     fn report(allocator: &'static str, threads: usize) -> Report {
         let backend = gpu_vmm::host::HostConfig::new().memory(Bytes::mib(16)).open().unwrap();
-        let trace = Trace::read("a trace", &b"a 1 4096 0\nf 1\n"[..]).unwrap();
+        let trace = Trace::read("a trace", None, &b"a 1 4096 0\nf 1\n"[..]).unwrap();
         let plain = Plain::new(&backend, DeviceId(0)).unwrap();
         let options = Options { threads: 1, rounds: 2, progress: &|_| {}, at_peak: &|| {} };
         let mut outcome = gpu_vmm_replay::replay(&trace, &plain, options).unwrap();
@@ -114,7 +164,7 @@ mod tests {
         (times.median, times.p99, times.p999, times.max, times.mean) = (10, 20, 3000, 4_000_000, 12.5);
         outcome.free_ns = None;
         let (trace, device_name) = ("a.trace".to_owned(), "a GPU".to_owned());
-        Report { trace, backend: "cuda", device: 2, device_name, allocator, outcome }
+        Report { trace, backend: "cuda", device: 2, device_name, allocator, recorded: None, outcome }
     }
 
     #[test]
@@ -150,6 +200,41 @@ mod tests {
         ];
         assert_eq!(lines[1..5], expected);
         assert!(lines[6].starts_with("  allocation"), "there is no warm round: {lines:?}");
+    }
+
+    #[test]
+    fn recorded_program_is_compared_with() {
+        let mut report = report("pool", 1);
+        // Two devices, the second one with three entries.
+        let snapshot = b"\x80\x02(U\x0ddevice_traces((l((U\x06actionU\x05allocU\x04addrI512\nU\x04sizeI9\nd\
+                         (U\x06actionU\x04jumpd(U\x06actionU\x03oomdlld.";
+        let mut recording = Trace::read("it", None, &snapshot[..]).unwrap().recording().unwrap().clone();
+        recording.peak_held = Some(4 << 20);
+        (recording.blocks_before, recording.bytes_before) = (1, 7);
+        (recording.private, recording.frees_implied) = (2, 3);
+        report.recorded = Some(recording.clone());
+        let lines = lines_of(WIDTH, |output| write(&report, output));
+        let expected = [
+            "  recorded      by PyTorch on device 1, whose allocator held up to 4 MiB; 1 block of 7 B existed",
+            "                before the first event; 2 allocations of private pools; 3 blocks without a recorded",
+            "                free ended with the next use of the addresses; 1 allocation failed and left out; 1",
+            "                event of the unknown kind `jump` left out",
+            "  replayed      by the pool on cuda, device 2 (a GPU), 1 thread",
+            "  requested     up to 2 MiB",
+            "  held          up to 3 MiB (1.5000 times requested, 0.7500 times what PyTorch's allocator held);",
+            "                the device's free memory decreased by 5 MiB",
+        ];
+        assert_eq!(lines[2..10], expected);
+        recording.peak_held = None;
+        (recording.blocks_before, recording.private, recording.frees_implied, recording.failed) =
+            (0, 0, 0, 0);
+        recording.unknown.clear();
+        report.recorded = Some(recording);
+        let lines = lines_of(WIDTH, |output| write(&report, output));
+        assert_eq!(
+            lines[2],
+            "  recorded      by PyTorch on device 1; the file does not say what its allocator held"
+        );
     }
 
     #[test]

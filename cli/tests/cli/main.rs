@@ -12,6 +12,7 @@ mod generated;
 #[cfg(target_os = "linux")]
 mod outputs;
 mod page;
+mod recorded;
 mod replay;
 mod report;
 mod rig;

@@ -148,6 +148,34 @@ fn parts_show_state_and_other_places() {
 }
 
 #[test]
+fn replay_is_drawn_beside_the_recorded_allocator() {
+    let folder = Folder::new("page-replay");
+    let Some(mut browser) = Browser::start("page", &folder) else { return };
+    let out = folder.file("out.html");
+    let output = command(&["report", &crate::recorded::replayed(&folder), "--html", &out]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    browser.look(1280, 900, false);
+    browser.open(&out);
+    let moment = told_at(&mut browser, "#replay canvas.base", 0.999, 100.0);
+    let last = "(one => [one[0].toFixed(3) + ' s', ...[one[2], one[3], one[1]].map(bytes)])(data.replay.moments.at(-1))";
+    let last = browser.ask(last);
+    let of = |index: usize| last[index].as_str().unwrap().to_owned();
+    let expected = format!(
+        "{}\nheld by the pool {}\nheld by PyTorch's allocator {}\nrequested {}",
+        of(0),
+        of(1),
+        of(2),
+        of(3)
+    );
+    assert_eq!(moment, expected);
+    let legend = "[...document.querySelectorAll('#replay-legend li')].map(item => item.textContent).join()";
+    assert_eq!(browser.text(legend), "held by the pool,held by PyTorch's allocator,requested");
+    assert!(colours(&mut browser, "#replay canvas.base") > 4);
+    keep_picture(&mut browser, "replay");
+    assert_quiet(&browser);
+}
+
+#[test]
 fn pictures_are_zoomed_and_moved() {
     let folder = Folder::new("page-zoom");
     let Some(mut browser) = opened("page", &folder, &snapshot()) else { return };

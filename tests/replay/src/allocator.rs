@@ -82,6 +82,7 @@ pub struct Pooled<'a, B: Backend> {
     pool: Pool<B>,
     streams: &'a Streams,
     start: Start<'a, B>,
+    alignment: Bytes,
 }
 
 impl<'a, B: Backend> Pooled<'a, B> {
@@ -102,7 +103,14 @@ impl<'a, B: Backend> Pooled<'a, B> {
             Some(page) => builder.page(page),
             None => builder,
         };
-        Ok(Self { pool: builder.build()?, streams, start })
+        Ok(Self { pool: builder.build()?, streams, start, alignment: Bytes(1) })
+    }
+
+    /// Aligns blocks to a power of two, instead of to what each size has anyway.
+    #[must_use]
+    pub fn aligned(mut self, alignment: Bytes) -> Self {
+        self.alignment = alignment;
+        self
     }
 
     /// Returns the pool.
@@ -115,7 +123,7 @@ impl<B: Backend> Allocator for Pooled<'_, B> {
     type Block = Block<B>;
 
     fn allocate(&self, bytes: Bytes, stream: u16) -> Result<Block<B>, ReplayError> {
-        Ok(self.pool.request(bytes).alignment(Bytes(1)).stream(self.streams.get(stream)).alloc()?)
+        Ok(self.pool.request(bytes).alignment(self.alignment).stream(self.streams.get(stream)).alloc()?)
     }
 
     fn free(&self, block: Block<B>) -> Result<(), ReplayError> {

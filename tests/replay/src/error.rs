@@ -27,6 +27,35 @@ pub enum TraceError {
         /// The fault in it.
         wrong: Wrong,
     },
+    /// A pickle that is damaged, or that is not data alone.
+    #[error("the trace {name}, byte {byte}: {why}")]
+    Byte {
+        /// The file.
+        name: String,
+        /// The place in it, decompressed, counted from 0.
+        byte: u64,
+        /// The fault.
+        why: String,
+    },
+    /// A pickle that is no memory snapshot, or that has not the fields of one.
+    #[error("the memory snapshot {name}: {wrong}")]
+    Snapshot {
+        /// The file.
+        name: String,
+        /// The fault in it.
+        wrong: Wrong,
+    },
+    /// A file of a format that is no trace.
+    #[error("the trace {name} is {found}; {FORMATS}")]
+    Format {
+        /// The file.
+        name: String,
+        /// What it is.
+        found: &'static str,
+    },
+    /// A device of the recorded program was chosen, but the trace names none.
+    #[error("the trace {0} is of one device; --recorded-device is for memory snapshots of PyTorch")]
+    NoDevices(String),
     /// A trace without an allocation.
     #[error("the trace {0} has no allocation; {EVENTS}")]
     Empty(String),
@@ -34,6 +63,9 @@ pub enum TraceError {
 
 pub(crate) const EVENTS: &str =
     "a line is `a ID BYTES STREAM` (allocate), `f ID` (free) or `r ID` (may be used again)";
+
+pub(crate) const FORMATS: &str =
+    "expected lines `a ID BYTES STREAM`, a pickle of torch.cuda.memory._dump_snapshot, or a log of RMM";
 
 fn after(line: u32) -> String {
     if line == 0 { String::new() } else { format!(" after line {line}") }
@@ -69,6 +101,10 @@ pub enum Wrong {
     ReadyTwice { id: u64, before: u32 },
     #[error("the blocks that are allocated here are more than 2^64 - 1 bytes together")]
     TooMuch,
+    #[error("`{text}` is not a row of RMM's log: {why}")]
+    NotARow { text: String, why: String },
+    #[error("{0}")]
+    Layout(String),
     #[error("there are more than {limit} {what}")]
     TooMany { limit: u64, what: &'static str },
 }

@@ -1,5 +1,7 @@
 //! A trace, ready to be replayed.
 
+use crate::Recording;
+
 /// An event of a trace. Blocks are in slots that are reused, so that the blocks of a long trace stay in the CPU's cache, as in the
 /// recorded program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,7 @@ pub struct Trace {
     pub(crate) allocations: u64,
     pub(crate) frees: u64,
     pub(crate) peak: u64,
+    pub(crate) recording: Option<Recording>,
 }
 
 impl Trace {
@@ -61,5 +64,11 @@ impl Trace {
     #[must_use]
     pub const fn peak_asked(&self) -> u64 {
         self.peak
+    }
+
+    /// Returns what the recorder of another program says beside the allocations; `None` for a trace in the text format.
+    #[must_use]
+    pub const fn recording(&self) -> Option<&Recording> {
+        self.recording.as_ref()
     }
 }

@@ -3,6 +3,9 @@
 use crate::error::{TraceError, Wrong};
 use crate::event::Trace;
 use crate::parse::Parser;
+use crate::pickle::{self, PickleError};
+use crate::pytorch;
+use crate::rmm::{HEADER, Log};
 use flate2::bufread::MultiGzDecoder;
 use gpu_vmm_core::Bytes;
 use std::fs::File;
@@ -19,15 +22,16 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl Trace {
-    /// Reads a file, and reports each part of it to `progress`.
+    /// Reads a file, and reports each part of it to `progress`. `device` chooses one of the recorded program's devices, if the file has
+    /// several.
     ///
     /// # Errors
     ///
     /// [`TraceError`]; for an invalid line, with its number and what would be right.
-    pub fn open(path: &Path, progress: &dyn Fn(Bytes)) -> Result<Self, TraceError> {
+    pub fn open(path: &Path, device: Option<u32>, progress: &dyn Fn(Bytes)) -> Result<Self, TraceError> {
         let name = path.display().to_string();
         match File::open(path) {
-            Ok(file) => Self::read(&name, Counted { from: file, progress }),
+            Ok(file) => Self::read(&name, device, Counted { from: file, progress }),
             Err(source) => Err(TraceError::Unreadable { name, line: 0, source }),
         }
     }
@@ -37,19 +41,35 @@ impl Trace {
     /// # Errors
     ///
     /// Those of [`open`](Trace::open).
-    pub fn read(name: &str, from: impl Read) -> Result<Self, TraceError> {
+    pub fn read(name: &str, device: Option<u32>, from: impl Read) -> Result<Self, TraceError> {
         let mut line = 0;
-        read(from, &mut line).map_err(|failure| match failure {
-            Failure::Io(source) => TraceError::Unreadable { name: name.to_owned(), line, source },
-            Failure::Wrong(wrong) => TraceError::Line { name: name.to_owned(), line, wrong },
-            Failure::Empty => TraceError::Empty(name.to_owned()),
+        read(from, device, &mut line).map_err(|failure| {
+            let name = name.to_owned();
+            match failure {
+                Failure::Io(source) => TraceError::Unreadable { name, line, source },
+                Failure::Line(line, wrong) => TraceError::Line { name, line, wrong },
+                Failure::Pickle(PickleError::Io(source)) => TraceError::Unreadable { name, line: 0, source },
+                Failure::Pickle(PickleError::Truncated { length }) => {
+                    let why = "the file ends in the middle of the pickle".to_owned();
+                    TraceError::Byte { name, byte: length, why }
+                }
+                Failure::Pickle(PickleError::Wrong { at, why }) => TraceError::Byte { name, byte: at, why },
+                Failure::Snapshot(wrong) => TraceError::Snapshot { name, wrong },
+                Failure::Format(found) => TraceError::Format { name, found },
+                Failure::NoDevices => TraceError::NoDevices(name),
+                Failure::Empty => TraceError::Empty(name),
+            }
         })
     }
 }
 
 enum Failure {
     Io(std::io::Error),
-    Wrong(Wrong),
+    Line(u32, Wrong),
+    Pickle(PickleError),
+    Snapshot(Wrong),
+    Format(&'static str),
+    NoDevices,
     Empty,
 }
 
@@ -59,42 +79,94 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-fn read(mut from: impl Read, line: &mut u32) -> Result<Trace, Failure> {
+fn read(mut from: impl Read, device: Option<u32>, line: &mut u32) -> Result<Trace, Failure> {
     let mut start = Vec::new();
     from.by_ref().take(GZIP.len() as u64).read_to_end(&mut start)?;
     let compressed = start == GZIP;
     let whole = BufReader::with_capacity(1 << 16, Cursor::new(start).chain(from));
-    if compressed {
-        lines(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(whole)), line)
+    let trace = if compressed {
+        content(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(whole)), device, line)
     } else {
-        lines(whole, line)
+        content(whole, device, line)
+    }?;
+    if trace.allocations == 0 { Err(Failure::Empty) } else { Ok(trace) }
+}
+
+/// Reads a trace of the format that its beginning has.
+fn content(mut from: impl BufRead, device: Option<u32>, line: &mut u32) -> Result<Trace, Failure> {
+    let mut start = Vec::new();
+    from.by_ref().take(HEADER.len() as u64).read_to_end(&mut start)?;
+    let format = Format::of(&start);
+    let whole = BufReader::with_capacity(1 << 16, Cursor::new(start).chain(from));
+    match (format, device) {
+        (Format::Pickle, device) => {
+            let values = pickle::read(whole).map_err(Failure::Pickle)?;
+            pytorch::trace(&values, device).map_err(Failure::Snapshot)
+        }
+        (Format::Other(found), _) => Err(Failure::Format(found)),
+        (_, Some(_)) => Err(Failure::NoDevices),
+        (Format::Rmm, None) => {
+            let mut log = Log::new();
+            lines(whole, line, |number, text| log.line(number, text))?;
+            log.finish().map_err(|(line, wrong)| Failure::Line(line, wrong))
+        }
+        (Format::Text, None) => {
+            let mut parser = Parser::new();
+            lines(whole, line, |number, text| parser.line(number, text))?;
+            Ok(parser.finish())
+        }
     }
 }
 
-/// Sets `line` to the line of an error, or, for an error of reading, to the last complete line.
-fn lines(mut from: impl BufRead, line: &mut u32) -> Result<Trace, Failure> {
-    let mut parser = Parser::new();
+enum Format {
+    Text,
+    Pickle,
+    Rmm,
+    /// No trace, but a format by which a user may have meant one.
+    Other(&'static str),
+}
+
+impl Format {
+    /// Returns the format of a file that begins with `start`.
+    fn of(start: &[u8]) -> Self {
+        let text = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(start);
+        match start {
+            [pickle::PROTOCOL, protocol, ..] if *protocol < 0x20 => Self::Pickle,
+            [b'P', b'K', 3, 4, ..] => Self::Other("a ZIP file, as torch.save writes"),
+            [b'(' | b'}' | b']', ..] => Self::Other("a pickle of protocol 0 or 1, or another text"),
+            [b'{' | b'[', ..] => Self::Other("JSON"),
+            // The mark takes three bytes of what was read.
+            _ if text.len() > 10 && HEADER.as_bytes().starts_with(text) => Self::Rmm,
+            _ => Self::Text,
+        }
+    }
+}
+
+/// Calls a function with each line, and sets `line` to the line of an error, or, for an error of reading, to the last complete line.
+fn lines(
+    mut from: impl BufRead,
+    line: &mut u32,
+    mut each: impl FnMut(u32, &[u8]) -> Result<(), Wrong>,
+) -> Result<(), Failure> {
     let mut text = Vec::new();
     loop {
         text.clear();
         let length = from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut text)?;
         if length == 0 {
-            break;
+            return Ok(());
         }
         let limit = u32::MAX;
         *line = line
             .checked_add(1)
-            .ok_or(Failure::Wrong(Wrong::TooMany { limit: limit.into(), what: "lines" }))?;
+            .ok_or(Failure::Line(*line, Wrong::TooMany { limit: limit.into(), what: "lines" }))?;
         if length as u64 == LONGEST_LINE && !text.ends_with(b"\n") {
             let why = format!("it is longer than {LONGEST_LINE} bytes");
-            return Err(Failure::Wrong(crate::parse::no_event(&text, why)));
+            return Err(Failure::Line(*line, crate::parse::no_event(&text, why)));
         }
         // Editors of Windows begin a file with a byte-order mark.
         let event = text.strip_prefix(BYTE_ORDER_MARK).filter(|_| *line == 1).unwrap_or(&text);
-        parser.line(*line, event).map_err(Failure::Wrong)?;
+        each(*line, event).map_err(|wrong| Failure::Line(*line, wrong))?;
     }
-    let trace = parser.finish();
-    if trace.allocations == 0 { Err(Failure::Empty) } else { Ok(trace) }
 }
 
 /// A reader that reports the number of bytes read.
@@ -127,7 +199,7 @@ mod tests {
     }
 
     fn error(bytes: &[u8]) -> String {
-        Trace::read("it", bytes).unwrap_err().to_string()
+        Trace::read("it", None, bytes).unwrap_err().to_string()
     }
 
     /// A reader that returns one byte at a time, as a pipe may.
@@ -142,15 +214,15 @@ mod tests {
 
     #[test]
     fn compressed_or_not_it_is_the_same() {
-        let plain = Trace::read("it", TEXT.as_bytes()).unwrap();
+        let plain = Trace::read("it", None, TEXT.as_bytes()).unwrap();
         assert_eq!((plain.allocations(), plain.frees(), plain.peak_asked()), (2, 1, 150));
-        assert_eq!(Trace::read("it", &compressed(TEXT)[..]).unwrap(), plain);
-        assert_eq!(Trace::read("it", Slow(&compressed(TEXT))).unwrap(), plain);
-        assert_eq!(Trace::read("it", Slow(TEXT.as_bytes())).unwrap(), plain);
+        assert_eq!(Trace::read("it", None, &compressed(TEXT)[..]).unwrap(), plain);
+        assert_eq!(Trace::read("it", None, Slow(&compressed(TEXT))).unwrap(), plain);
+        assert_eq!(Trace::read("it", None, Slow(TEXT.as_bytes())).unwrap(), plain);
         // Compressed in two parts, as by `cat a.gz b.gz`.
         let (one, other) = TEXT.split_at(20);
         let both = [compressed(one), compressed(other)].concat();
-        assert_eq!(Trace::read("it", &both[..]).unwrap(), plain);
+        assert_eq!(Trace::read("it", None, &both[..]).unwrap(), plain);
     }
 
     #[test]
@@ -170,17 +242,17 @@ mod tests {
         assert!(error(b"").starts_with("the trace it has no allocation; a line is `a ID BYTES STREAM`"));
         assert!(error(&[0; 10_000]).contains("line 1: `…` is not an event: it is longer than 4096 bytes"));
         assert!(error(b"a 1 1 0\nf 3").starts_with("the trace it, line 2: `f 3`: no block 3"));
-        let missing = Trace::open(Path::new("/no/such/file"), &|_| {}).unwrap_err().to_string();
+        let missing = Trace::open(Path::new("/no/such/file"), None, &|_| {}).unwrap_err().to_string();
         assert!(missing.starts_with("the trace /no/such/file cannot be read: "), "{missing}");
     }
 
     #[test]
     fn byte_order_mark_is_accepted_first() {
-        let plain = Trace::read("it", TEXT.as_bytes()).unwrap();
+        let plain = Trace::read("it", None, TEXT.as_bytes()).unwrap();
         let marked = format!("\u{feff}{TEXT}");
-        assert_eq!(Trace::read("it", marked.as_bytes()).unwrap(), plain);
-        assert_eq!(Trace::read("it", &compressed(&marked)[..]).unwrap(), plain);
-        let first = Trace::read("it", "\u{feff}a 1 1 0\n".as_bytes()).unwrap();
+        assert_eq!(Trace::read("it", None, marked.as_bytes()).unwrap(), plain);
+        assert_eq!(Trace::read("it", None, &compressed(&marked)[..]).unwrap(), plain);
+        let first = Trace::read("it", None, "\u{feff}a 1 1 0\n".as_bytes()).unwrap();
         assert_eq!(first.allocations, 1);
         assert!(error("a 1 1 0\n\u{feff}f 1".as_bytes()).contains("line 2"));
     }
@@ -188,8 +260,8 @@ mod tests {
     #[test]
     fn line_may_have_the_maximum_length() {
         let comment = format!("#{}\na 1 1 0", "x".repeat(LONGEST_LINE as usize - 2));
-        assert!(Trace::read("it", comment.as_bytes()).is_ok());
+        assert!(Trace::read("it", None, comment.as_bytes()).is_ok());
         let comment = format!("#{}\na 1 1 0", "x".repeat(LONGEST_LINE as usize - 1));
-        assert!(Trace::read("it", comment.as_bytes()).is_err());
+        assert!(Trace::read("it", None, comment.as_bytes()).is_err());
     }
 }

@@ -1,62 +1,18 @@
 //! Parses lines into a [`Trace`].
 
+use crate::builder::Builder;
 use crate::error::Wrong;
-use crate::event::{Event, Trace};
-use std::collections::HashMap;
+use crate::event::Trace;
 
 type Answer<T = ()> = Result<T, Wrong>;
 
-/// The state of a block at the current line.
-#[derive(Clone, Copy, Debug)]
-enum Block {
-    Live {
-        slot: u32,
-        bytes: u64,
-        line: u32,
-    },
-    /// `event` is the position of its free.
-    Freed {
-        event: u32,
-        line: u32,
-    },
-    Ready {
-        line: u32,
-    },
-}
-
 /// Parses one line after the other.
 #[derive(Debug)]
-pub(crate) struct Parser {
-    trace: Trace,
-    blocks: HashMap<u64, Block>,
-    streams: HashMap<u64, u16>,
-    free_slots: Vec<u32>,
-    live: u64,
-    /// The block that the previous line freed.
-    just_freed: Option<u64>,
-    any_ready: bool,
-}
+pub(crate) struct Parser(Builder);
 
 impl Parser {
     pub(crate) fn new() -> Self {
-        let trace = Trace {
-            events: Vec::new(),
-            slots: 0,
-            fences: 0,
-            streams: vec![0],
-            allocations: 0,
-            frees: 0,
-            peak: 0,
-        };
-        Self {
-            trace,
-            blocks: HashMap::new(),
-            streams: HashMap::from([(0, 0)]),
-            free_slots: Vec::new(),
-            live: 0,
-            just_freed: None,
-            any_ready: false,
-        }
+        Self(Builder::new())
     }
 
     /// Parses the line with this number.
@@ -76,17 +32,17 @@ impl Parser {
             b"a" => {
                 let (id, bytes, stream) = (value("ID")?, value("BYTES")?, value("STREAM")?);
                 self.ends(words.next(), no_event)?;
-                self.allocate(number, id, bytes, stream)
+                self.0.allocate(number, id, bytes, stream)
             }
             b"f" => {
                 let id = value("ID")?;
                 self.ends(words.next(), no_event)?;
-                self.free(number, id)
+                self.0.free(number, id)
             }
             b"r" => {
                 let id = value("ID")?;
                 self.ends(words.next(), no_event)?;
-                self.ready(number, id)
+                self.0.ready(number, id)
             }
             _ => Err(no_event("it does not begin with a, f or r".to_owned())),
         }
@@ -97,110 +53,8 @@ impl Parser {
     }
 
     /// Returns the whole trace.
-    pub(crate) fn finish(mut self) -> Trace {
-        if self.any_ready {
-            let never = self.blocks.values().filter_map(|block| match block {
-                Block::Freed { event, .. } => Some(*event),
-                _ => None,
-            });
-            let mut never: Vec<u32> = never.collect();
-            never.sort_unstable();
-            for event in never {
-                self.fence(event);
-            }
-        }
-        self.trace.events.shrink_to_fit();
-        self.trace
-    }
-
-    fn allocate(&mut self, line: u32, id: u64, bytes: u64, stream: u64) -> Answer {
-        match self.blocks.get(&id) {
-            _ if bytes == 0 => return Err(Wrong::Nothing { id }),
-            Some(Block::Live { line, .. } | Block::Freed { line, .. } | Block::Ready { line }) => {
-                return Err(Wrong::AllocatedTwice { id, before: *line });
-            }
-            None => {}
-        }
-        self.live = self.live.checked_add(bytes).ok_or(Wrong::TooMuch)?;
-        self.trace.peak = self.trace.peak.max(self.live);
-        let stream = self.stream(stream)?;
-        let slot = match self.free_slots.pop() {
-            Some(slot) => slot,
-            None => {
-                self.trace.slots += 1; // never more than lines
-                self.trace.slots - 1
-            }
-        };
-        self.blocks.insert(id, Block::Live { slot, bytes, line });
-        self.trace.allocations += 1;
-        self.push(Event::Allocate { slot, stream, bytes });
-        self.just_freed = None;
-        Ok(())
-    }
-
-    fn free(&mut self, line: u32, id: u64) -> Answer {
-        let (slot, bytes) = match self.blocks.get(&id) {
-            Some(Block::Live { slot, bytes, .. }) => (*slot, *bytes),
-            Some(Block::Freed { line: before, .. } | Block::Ready { line: before }) => {
-                return Err(Wrong::FreedTwice { id, before: *before });
-            }
-            None => return Err(Wrong::Unknown { event: 'f', id }),
-        };
-        self.live -= bytes;
-        self.free_slots.push(slot);
-        self.trace.frees += 1;
-        let event = self.push(Event::Free { slot });
-        self.blocks.insert(id, Block::Freed { event, line });
-        self.just_freed = Some(id);
-        Ok(())
-    }
-
-    fn ready(&mut self, line: u32, id: u64) -> Answer {
-        let event = match self.blocks.get(&id) {
-            Some(Block::Freed { event, .. }) => *event,
-            Some(Block::Live { line: allocated, .. }) => {
-                return Err(Wrong::InUse { id, allocated: *allocated });
-            }
-            Some(Block::Ready { line: before }) => return Err(Wrong::ReadyTwice { id, before: *before }),
-            None => return Err(Wrong::Unknown { event: 'r', id }),
-        };
-        self.any_ready = true;
-        self.blocks.insert(id, Block::Ready { line });
-        if self.just_freed.take() != Some(id) {
-            let fence = self.fence(event);
-            self.push(Event::Done { fence });
-        }
-        Ok(())
-    }
-
-    /// Makes the block that an event frees wait for a fence.
-    fn fence(&mut self, event: u32) -> u32 {
-        let fence = self.trace.fences;
-        self.trace.fences += 1; // never more than lines
-        if let Some(event) = self.trace.events.get_mut(event as usize)
-            && let Event::Free { slot } = *event
-        {
-            *event = Event::FreeAfter { slot, fence };
-        }
-        fence
-    }
-
-    fn push(&mut self, event: Event) -> u32 {
-        self.trace.events.push(event);
-        self.trace.events.len() as u32 - 1 // never more than lines
-    }
-
-    /// Returns the index of a stream among all of them.
-    fn stream(&mut self, number: u64) -> Answer<u16> {
-        if let Some(stream) = self.streams.get(&number) {
-            return Ok(*stream);
-        }
-        let limit = u64::from(u16::MAX);
-        let place = u16::try_from(self.trace.streams.len())
-            .map_err(|_| Wrong::TooMany { limit, what: "streams besides the default one" })?;
-        self.trace.streams.push(number);
-        self.streams.insert(number, place);
-        Ok(place)
+    pub(crate) fn finish(self) -> Trace {
+        self.0.finish()
     }
 }
 
@@ -215,7 +69,7 @@ fn number_of(word: &[u8]) -> Option<u64> {
 }
 
 /// Returns the beginning of a line, without control characters for a terminal.
-fn shown(text: &[u8]) -> String {
+pub(crate) fn shown(text: &[u8]) -> String {
     const MAX: usize = 60;
     let lossy = String::from_utf8_lossy(text);
     let mut shown: String = lossy.chars().filter(|char| !char.is_control()).take(MAX).collect();
@@ -228,6 +82,7 @@ fn shown(text: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Event;
 
     fn parse(text: &str) -> Result<Trace, (u32, Wrong)> {
         let mut parser = Parser::new();

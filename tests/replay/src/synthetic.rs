@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn each_workload_makes_a_valid_trace() {
         for workload in Workload::ALL {
-            let trace = Trace::read("made", &made(workload, 1)[..]).unwrap();
+            let trace = Trace::read("made", None, &made(workload, 1)[..]).unwrap();
             assert!((3000..4000).contains(&trace.allocations()), "{workload:?}: {}", trace.allocations());
             assert!(trace.frees() > 2500, "{workload:?}: {}", trace.frees());
             let several = workload == Workload::Streams;

@@ -20,7 +20,7 @@ const MEMORY: Bytes = Bytes::gib(256);
 fn made(workload: Workload, seed: u64, allocations: u64) -> Trace {
     let mut text = Vec::new();
     workload.write(seed, allocations, &mut text).unwrap();
-    Trace::read("made", &text[..]).unwrap()
+    Trace::read("made", None, &text[..]).unwrap()
 }
 
 /// Replays one round, then `more` rounds on the same pool, and checks that no memory is left afterwards. Returns the outcome of the
@@ -114,7 +114,8 @@ fn pool_holds_little_beyond_recorded_programs() {
 #[test]
 fn further_passes_map_almost_nothing() {
     for name in ["streams", "graph_network"] {
-        let trace = Trace::open(&Path::new(RECORDED).join(format!("{name}.trace.gz")), &|_| {}).unwrap();
+        let trace =
+            Trace::open(&Path::new(RECORDED).join(format!("{name}.trace.gz")), None, &|_| {}).unwrap();
         let (_, [first, three]) = on_a_pool(&trace, 1, 2);
         assert!(three - first <= first / 10, "{name}: {first} mappings in one pass, {three} in three");
     }
@@ -129,7 +130,7 @@ fn holds_little_more(folder: &Path) {
     assert!(!files.is_empty(), "no *.trace.gz in {}", folder.display());
     let mut too_much = Vec::new();
     for file in files {
-        let trace = Trace::open(&file, &|_| {}).unwrap();
+        let trace = Trace::open(&file, None, &|_| {}).unwrap();
         let (Outcome { ratio, peak_held, peak_asked, .. }, _) = on_a_pool(&trace, 1, 0);
         let limit = if trace.freed_for_later() > 0 { 1.10 } else { 1.02 };
         let line = format!("{}: {peak_held} held for {peak_asked}: {ratio:.4}", file.display());

@@ -42,7 +42,7 @@ const colours = {};
 
 function readColours() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["surface", "ink", "muted", "line", "free", "several", "mark", "hollow", "held", "live", "pending"]) {
+  for (const name of ["surface", "ink", "muted", "line", "free", "several", "mark", "hollow", "held", "live", "pending", "recorded"]) {
     colours[name] = style.getPropertyValue(`--${name}`).trim();
   }
   colours.tags = Array.from({ length: TAG_COLOURS }, (_, index) => index < 8

@@ -234,6 +234,8 @@ pub(super) const ROWS: &[Row] = &[
     row(SIZES, Plain, "replay --backend host run.trace --host-memory 16777215TiB"),
     row(SIZES, Plain, "replay --backend host run.trace --threads -1"),
     row(SIZES, Plain, "replay --backend host run.trace --rounds 10001"),
+    row(SIZES, Plain, "replay --backend host run.trace --recorded-device -1"),
+    row(SIZES, Plain, "replay --backend host run.trace --recorded-device 4294967295"),
     row(SIZES, Little, "bench --show /dev/zero"),
     row(SIZES, Plain, "bench --samples -1"),
     row(SIZES, Plain, "bench --samples 4294967296"),

@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     println!("|---|---|---|---|---|---|---|");
     for file in arguments {
-        let trace = Trace::open(file.as_ref(), &|_| {})?;
+        let trace = Trace::open(file.as_ref(), None, &|_| {})?;
         let mut results = vec![Vec::new(); all.len()];
         for _ in 0..turns {
             for ((_, replay), results) in all.iter().zip(&mut results) {

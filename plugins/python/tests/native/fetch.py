@@ -25,7 +25,7 @@ PYTHON = "3.12"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64")
 TARGET = ["--only-binary=:all:", "--python-version", PYTHON, *(word for name in PLATFORMS for word in ("--platform", name))]
 MEMBERS = re.compile(
-    r"torch/(include/(c10|torch/headeronly)/.*|lib/libc10(_cuda)?\.so|version\.py|utils/cpp_extension\.py)|nvidia/.*/include/.*"
+    r"torch/(include/(c10|torch/headeronly)/.*|lib/libc10(_cuda)?\.so|version\.py|utils/cpp_extension\.py|cuda/_memory_viz\.py)|nvidia/.*/include/.*"
     r"|[^/]*\.dist-info/METADATA"
 )
 
