@@ -7,6 +7,7 @@ Importing the package loads nothing. The C library is loaded at the first use. P
 from . import cupy, results, serve, torch, vmm
 from ._dtype import DTypeLike, DTypeName
 from .backend import Backend, at, open
+from .block_cache import BlockCache, BlockTensor, TensorShape
 from .device_vec import DeviceVec, ReadOnlyVec
 from .errors import (
     AccessDenied,
@@ -47,10 +48,11 @@ from .serve import connect
 __version__ = "0.1.0"
 
 __all__ = [
-    "AccessDenied", "AddressInfo", "AddressTaken", "AlreadyMapped", "Backend", "BackendInfo", "Block", "BlockInfo", "Busy", "DTypeLike",
+    "AccessDenied", "AddressInfo", "AddressTaken", "AlreadyMapped", "Backend", "BackendInfo", "Block", "BlockCache", "BlockInfo", "BlockTensor",
+    "Busy", "DTypeLike",
     "DTypeName", "DeviceLost", "DeviceVec", "DriverError", "Error", "Exiting", "FileError", "Forked", "InternalError",
     "InvalidArgument", "NoListener", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddressSpace", "OutOfDescriptors",
     "OutOfMemory", "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats",
-    "ReadOnlyVec", "RestoredPool", "StaleSocket", "Status", "Suspended", "TimedOut", "Unaligned", "Unsupported", "at", "connect", "cupy", "open",
+    "ReadOnlyVec", "RestoredPool", "StaleSocket", "Status", "Suspended", "TensorShape", "TimedOut", "Unaligned", "Unsupported", "at", "connect", "cupy", "open",
     "results", "serve", "torch", "vmm",
 ]  # fmt: skip

@@ -21,6 +21,24 @@ for _stays in (_PLAIN, _VERSIONED):
 _FLAGS, _IS_COPIED = 24, 1 << 1
 """The offset of the flags in a DLManagedTensorVersioned, and the flag of a tensor that is a copy."""
 
+_TENSOR = 32
+"""The offset of the DLTensor in a DLManagedTensorVersioned; in a DLManagedTensor it is 0."""
+
+
+class _TensorStruct(ctypes.Structure):
+    """DLTensor. The arrays of the shape and of the strides belong to the tensor, and have a number for each dimension."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 4),
+        ("shape", ctypes.POINTER(c_int64)),
+        ("strides", ctypes.POINTER(c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
 _HOST_DEVICE = 1, 0
 """DLPack's type and number of the host."""
 
@@ -81,6 +99,31 @@ def part_capsule(
             region, offset, *element, len(shape), numbers(*shape), steps, read_only, versioned, ctypes.byref(tensor)
         )
     )
+    return _capsule_of(tensor, versioned, destructor)
+
+
+def reserved_capsule(
+    region: RegionHandle,
+    offset: int,
+    element: Tuple[int, int, int],
+    shape: Sequence[int],
+    strides: Sequence[int],
+    versioned: bool,
+) -> CapsuleType:
+    """Returns a capsule with a tensor of addresses that may have no memory yet. The caller checks that the region has these addresses.
+
+    The library exports mapped elements alone, so it exports none, and the shape is set before another library has the tensor.
+    """
+    destructor, tensor = _destructor(), c_void_p()
+    none = (c_int64 * len(shape))()
+    check(
+        library().gpu_vmm_region_dlpack(
+            region, offset, *element, len(shape), none, none, False, versioned, ctypes.byref(tensor)
+        )
+    )
+    fields = _TensorStruct.from_address((tensor.value or 0) + (_TENSOR if versioned else 0))
+    for at, (size, step) in enumerate(zip(shape, strides)):
+        fields.shape[at], fields.strides[at] = size, step
     return _capsule_of(tensor, versioned, destructor)
 
 
