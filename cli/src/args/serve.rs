@@ -21,6 +21,10 @@ clients, which keep their leases.
 With --store, the regions in the folder are loaded when the server starts, and SIGUSR1 or --save-every makes it write \
 all regions there. Loading and saving run in processes of their own.
 
+Programs can share the memory of a device: their pools get their budgets from the server, which asks for memory back \
+when another program needs it, that of the lowest priority first. Set GPU_VMM_POOL_SERVER to the socket's path to connect \
+the pools of programs in C, C++ and Python.
+
 Only the user that starts the server can connect. --mode and --group open the socket to others, as for a file; each \
 region has a mode of its own.
 
@@ -36,9 +40,19 @@ pub(crate) struct ServeArguments {
     /// The backend; `any` is the one that GPU_VMM_BACKEND names, else a GPU's, else host memory
     #[arg(long, value_enum, default_value_t, global = true)]
     pub(crate) backend: BackendChoice,
-    /// The memory that the server may hold [default: no limit]
+    /// The memory that regions and programs may have together, on each device [default: no limit for regions, the device's
+    /// memory for programs]
     #[arg(long, value_name = "SIZE", value_parser = some_bytes, allow_hyphen_values = true)]
     pub(crate) budget: Option<Bytes>,
+    /// What one program may have on a device
+    #[arg(long, value_name = "SIZE", value_parser = some_bytes, allow_hyphen_values = true)]
+    pub(crate) program_limit: Option<Bytes>,
+    /// What one user may have on a device, by regions and programs; with a user's number, that user alone
+    #[arg(long, value_name = "[UID=]SIZE", value_parser = user_limit, allow_hyphen_values = true)]
+    pub(crate) user_limit: Vec<(Option<u32>, Bytes)>,
+    /// The time in which a program answers when it is asked for memory
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = some_time, allow_hyphen_values = true)]
+    pub(crate) answer_within: Duration,
     /// The number of clients at one time, of which one user can have half
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(2..=1_000_000), allow_negative_numbers = true)]
     pub(crate) clients: u32,
@@ -64,7 +78,7 @@ pub(crate) struct ServeArguments {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum ServeCommand {
-    /// List the regions, their clients and the memory that is held
+    /// List regions, clients and programs, and the memory that they have
     Status(StatusArguments),
     /// List them again whenever they have changed, until an interrupt
     Watch(WatchArguments),
@@ -155,6 +169,17 @@ pub(crate) struct DropArguments {
     /// The region
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
+}
+
+fn user_limit(text: &str) -> Result<(Option<u32>, Bytes), String> {
+    match text.split_once('=') {
+        None => Ok((None, some_bytes(text)?)),
+        Some((user, size)) => {
+            let user =
+                user.parse().map_err(|_| format!("{user:?} is no number of a user, as in 1000=20GiB"))?;
+            Ok((Some(user), some_bytes(size)?))
+        }
+    }
 }
 
 fn socket_mode(text: &str) -> Result<u32, String> {

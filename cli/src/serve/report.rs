@@ -2,13 +2,13 @@
 
 use crate::CliResult;
 use crate::output::{Output, about, counted, shown};
-use gpu_vmm::Bytes;
-use gpu_vmm::serve::{ClientInfo, RegionInfo, ServerInfo, Status};
+use gpu_vmm::serve::{ClientInfo, DeviceInfo, ProgramInfo, RegionInfo, ServerInfo, Status};
+use gpu_vmm::{Bytes, DeviceUuid};
 use serde::Serialize;
 
 /// Prints everything as a text.
 pub(super) fn text(status: &Status, output: &mut Output) -> CliResult {
-    let Status { server, regions, clients } = status;
+    let Status { server, regions, clients, programs, devices } = status;
     let size = |bytes| about(Bytes(bytes));
     let budget = server.budget.map(|budget| format!(" of {}", size(budget))).unwrap_or_default();
     let old = match server.old {
@@ -28,7 +28,60 @@ pub(super) fn text(status: &Status, output: &mut Output) -> CliResult {
         let titles = ["process", "user", "lease", "region", "epoch", "memory", ""];
         table(titles.map(str::to_owned), clients.iter().map(client_row), output)?;
     }
+    if !programs.is_empty() {
+        let titles = ["device", "budget", "free", "of programs"];
+        table(titles.map(str::to_owned), devices.iter().map(device_row), output)?;
+        let titles =
+            ["process", "user", "program", "priority", "granted", "live", "can give", "asleep", "waits for"];
+        table(
+            titles.map(str::to_owned),
+            programs.iter().map(|program| program_row(program, devices)),
+            output,
+        )?;
+    }
     Ok(())
+}
+
+fn device_row(device: &DeviceInfo) -> [String; 4] {
+    let free = device.budget.saturating_sub(device.held);
+    let [budget, free, granted] = [device.budget, free, device.granted].map(|bytes| about(Bytes(bytes)));
+    [shown(&device.name), budget, free, granted]
+}
+
+/// Returns what a program can give back: what it has been granted and does not use, and what can sleep.
+fn can_give(program: &ProgramInfo) -> u64 {
+    let report = &program.report;
+    let given = program.granted.saturating_sub(report.live.max(report.reserved));
+    given.saturating_add(report.can_sleep).min(program.granted.saturating_sub(report.reserved))
+}
+
+fn program_row(program: &ProgramInfo, devices: &[DeviceInfo]) -> [String; 9] {
+    let place = devices.iter().position(|device| device.device == program.device);
+    let of_several =
+        place.filter(|_| devices.len() > 1).map(|place| format!(", device {place}")).unwrap_or_default();
+    let waits = match (program.wants, program.answers, program.lingers) {
+        (_, _, true) => "has ended its connection, not itself".to_owned(),
+        (0, false, _) => "has not answered".to_owned(),
+        (0, ..) => String::new(),
+        (wants, ..) => {
+            let seconds = program.waited_ms / 1000;
+            format!("{} for {seconds} s: {}", about(Bytes(wants)), shown(&program.waits_for))
+        }
+    };
+    let report = &program.report;
+    let sizes = [program.granted, report.live, can_give(program), report.asleep];
+    let [granted, live, gives, asleep] = sizes.map(|bytes| about(Bytes(bytes)));
+    [
+        program.process.to_string(),
+        program.user.to_string(),
+        format!("{}{of_several}", shown(&program.name)),
+        program.priority.to_string(),
+        granted,
+        live,
+        gives,
+        asleep,
+        waits,
+    ]
 }
 
 fn region_row(region: &RegionInfo) -> [String; 7] {
@@ -72,10 +125,14 @@ fn client_row(client: &ClientInfo) -> [String; 7] {
 }
 
 /// Prints columns that are as wide as their texts.
-fn table(titles: [String; 7], rows: impl Iterator<Item = [String; 7]>, output: &mut Output) -> CliResult {
-    let rows: Vec<[String; 7]> = [titles].into_iter().chain(rows).collect();
+fn table<const N: usize>(
+    titles: [String; N],
+    rows: impl Iterator<Item = [String; N]>,
+    output: &mut Output,
+) -> CliResult {
+    let rows: Vec<[String; N]> = [titles].into_iter().chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..7).map(width).collect();
+    let widths: Vec<usize> = (0..N).map(width).collect();
     output.line("")?;
     for row in &rows {
         let cells = row.iter().zip(&widths).map(|(text, width)| format!("{text:<width$}"));
@@ -96,7 +153,7 @@ struct JsonRegion<'a> {
 
 /// Prints everything as one JSON object.
 pub(super) fn json(status: &Status, output: &mut Output) -> CliResult {
-    let Status { server, regions, clients } = status;
+    let Status { server, regions, clients, programs, devices } = status;
     let mut texts = Vec::with_capacity(regions.len());
     for region in regions {
         let RegionInfo { address, device, mode, .. } = region;
@@ -104,12 +161,27 @@ pub(super) fn json(status: &Status, output: &mut Output) -> CliResult {
         // Later members replace earlier ones of the same name.
         texts.push(serde_json::to_value(JsonRegion { region, address, device, mode })?);
     }
-    output.json(&serde_json::json!({ "server": server, "regions": texts, "clients": clients }))
+    let programs: Vec<_> =
+        programs.iter().map(|program| named(program, program.device)).collect::<Result<_, _>>()?;
+    let devices: Vec<_> =
+        devices.iter().map(|device| named(device, device.device)).collect::<Result<_, _>>()?;
+    let (server, regions) = (serde_json::to_value(server)?, texts);
+    let all = serde_json::json!({
+        "server": server, "regions": regions, "clients": clients, "programs": programs, "devices": devices
+    });
+    output.json(&all)
+}
+
+/// Returns a value with its device as a text.
+fn named(value: &impl Serialize, device: DeviceUuid) -> Result<serde_json::Value, serde_json::Error> {
+    let mut value = serde_json::to_value(value)?;
+    value["device"] = device.to_string().into();
+    Ok(value)
 }
 
 /// Prints metrics.
 pub(super) fn prometheus(status: &Status, output: &mut Output) -> CliResult {
-    let Status { server, regions, clients } = status;
+    let Status { server, regions, clients, programs, devices } = status;
     let mut metric = |name: &str, help: &str, rows: &[(String, u64)]| -> CliResult {
         output.line(format!("# HELP gpu_vmm_serve_{name} {help}"))?;
         output.line(format!("# TYPE gpu_vmm_serve_{name} gauge"))?;
@@ -138,7 +210,34 @@ pub(super) fn prometheus(status: &Status, output: &mut Output) -> CliResult {
     // The numbers are another process's.
     let lingering = lingering.fold(0, u64::saturating_add);
     let help = "Memory of processes that have ended their connection without notice.";
-    metric("lingering_bytes", help, &one(lingering))
+    metric("lingering_bytes", help, &one(lingering))?;
+    let of_devices = |value: fn(&DeviceInfo) -> u64| -> Vec<(String, u64)> {
+        devices.iter().map(|device| (format!("{{device=\"{}\"}}", device.device), value(device))).collect()
+    };
+    metric(
+        "device_budget_bytes",
+        "What regions and programs may have on a device.",
+        &of_devices(|one| one.budget),
+    )?;
+    metric("device_held_bytes", "What they have.", &of_devices(|one| one.held))?;
+    metric("device_granted_bytes", "The part of it that programs have.", &of_devices(|one| one.granted))?;
+    let of_programs = |value: fn(&ProgramInfo) -> u64| -> Vec<(String, u64)> {
+        let labels = |one: &ProgramInfo| {
+            let (name, device) = (label(&one.name), one.device);
+            format!("{{program=\"{name}\",process=\"{}\",device=\"{device}\"}}", one.process)
+        };
+        programs.iter().map(|program| (labels(program), value(program))).collect()
+    };
+    metric("program_granted_bytes", "A program's part of the budget.", &of_programs(|one| one.granted))?;
+    metric("program_live_bytes", "The memory of its live blocks.", &of_programs(|one| one.report.live))?;
+    metric("program_can_give_bytes", "What it can give back.", &of_programs(can_give))?;
+    metric("program_asleep_bytes", "What of it is suspended.", &of_programs(|one| one.report.asleep))?;
+    metric("program_wanted_bytes", "What it waits for.", &of_programs(|one| one.wants))?;
+    metric(
+        "program_answers",
+        "Whether it has answered the last question.",
+        &of_programs(|one| one.answers.into()),
+    )
 }
 
 /// Returns a text as a label's value.

@@ -61,6 +61,14 @@ pub(super) fn run(options: &ServeArguments) -> CliResult {
 fn server(options: &ServeArguments) -> CliResult<Server<AnyBackend>> {
     let mut limits = ServerOptions::default();
     limits.budget = options.budget;
+    limits.program_limit = options.program_limit;
+    for (user, limit) in &options.user_limit {
+        match user {
+            Some(user) => drop(limits.user_limits.insert(*user, *limit)),
+            None => limits.user_limit = Some(*limit),
+        }
+    }
+    limits.answer_within = options.answer_within;
     limits.clients = options.clients as usize;
     if options.replace {
         let path = path(options.socket.as_deref())?;

@@ -221,3 +221,41 @@ fn service_manager_passes_the_socket() {
     // The socket is the service manager's.
     assert!(std::fs::exists(&server.socket).unwrap());
 }
+
+#[test]
+fn programs_are_listed_with_their_limits() {
+    use gpu_vmm::pool::Pool;
+    use gpu_vmm::serve::{Client, QuotaOptions};
+    use gpu_vmm::{AnyBackend, Bytes, Vendor};
+    let folder = Folder::new();
+    let limits =
+        ["--budget", "64MiB", "--program-limit", "48MiB", "--user-limit", "56MiB", "--answer-within", "5s"];
+    let server = Server::start(&folder, &limits);
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    let pool = Pool::builder(&host).page(Bytes::mib(2)).build().unwrap();
+    let mut options = QuotaOptions::default();
+    options.name = "trainer\u{1}".to_owned();
+    assert!(Client::connect(&host, &server.socket).unwrap().connect_pool(&pool, options.clone()).is_err());
+    (options.name, options.priority) = ("trainer".to_owned(), 1);
+    let quota = Client::connect(&host, &server.socket).unwrap().connect_pool(&pool, options).unwrap();
+    let block = pool.tagged("kv").unwrap().alloc(Bytes::mib(40)).unwrap();
+    quota.let_sleep("kv").unwrap();
+    let found = server.until(|found| found["programs"][0]["report"]["can_sleep"] == 40 << 20);
+    let (program, device) = (&found["programs"][0], &found["devices"][0]);
+    assert_eq!((program["name"].as_str(), program["priority"].as_i64()), (Some("trainer"), Some(1)));
+    assert_eq!(
+        (device["budget"].as_u64(), device["granted"].as_u64()),
+        (Some(64 << 20), program["granted"].as_u64())
+    );
+    let text = stdout(&server.ask(&["status"]));
+    assert!(
+        ["trainer", "64 MiB", "of programs", "can give", "40 MiB"].iter().all(|word| text.contains(word)),
+        "{text}"
+    );
+    let metrics = stdout(&server.ask(&["status", "--prometheus"]));
+    assert!(metrics.contains("gpu_vmm_serve_program_live_bytes{program=\"trainer\""), "{metrics}");
+    assert!(metrics.contains(" 41943040"), "{metrics}");
+    assert!(pool.alloc(Bytes::mib(50)).unwrap_err().to_string().contains("limit"));
+    drop((block, pool, quota));
+    server.until(|found| found["programs"].as_array().is_some_and(Vec::is_empty));
+}

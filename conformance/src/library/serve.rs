@@ -4,12 +4,16 @@ use crate::case::cases;
 use crate::fork_server::Child;
 use crate::leaks;
 use crate::library::folder::Folder;
+use crate::library::pool::{write_at, wrong_at};
 use crate::library::sharing::or_cannot_share;
 use crate::library::tools::{has, idle, write};
 use crate::peer::Peer;
-use crate::subject::Subject;
-use gpu_vmm_core::{Properties, Result};
-use gpu_vmm_serve::{Client, CreateOptions, Lease, LeaseEvent, RenewContents, Server, ServerOptions};
+use crate::subject::{Subject, skip};
+use gpu_vmm_core::{Bytes, Properties, Result};
+use gpu_vmm_pool::Pool;
+use gpu_vmm_serve::{
+    Client, CreateOptions, Lease, LeaseEvent, QuotaOptions, RenewContents, Server, ServerOptions,
+};
 use gpu_vmm_share::Listener;
 use gpu_vmm_testkit::TestKit;
 use serde::{Deserialize, Serialize};
@@ -23,11 +27,15 @@ cases! { "serve":
     a_new_epoch_in_place with takes_part,
     /// A new server process takes over while a client has a lease: the client's memory stays, and it commits to the new server.
     a_new_server_takes_over with takes_part,
+    /// Pools of two processes need more memory together than their server has for them: what one lets sleep goes to the other, and its bytes
+    /// are there at their addresses when it wakes.
+    programs_share_a_budget with takes_part,
 }
 
 const SEED: u64 = 700;
 const WAIT: Duration = Duration::from_secs(60);
 const NAME: &str = "weights";
+const PAGE: Bytes = Bytes::mib(2);
 
 /// What another process does.
 #[derive(Serialize, Deserialize)]
@@ -40,6 +48,10 @@ enum Role {
     Creator,
     /// Replaces the contents when the region has a reader.
     Writer,
+    /// Divides this much memory among programs.
+    BudgetServer(u64),
+    /// Has a block of this size, which sleeps and wakes.
+    Sleeper(u64),
 }
 
 fn start<B: TestKit>(subject: &Subject<B>, role: Role, path: &Path) -> Child {
@@ -56,6 +68,12 @@ fn takes_part<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
         Role::Server => {
             run(Server::new(backend, Listener::bind(&path).unwrap(), ServerOptions::default()), peer)
         }
+        Role::BudgetServer(budget) => {
+            let mut options = ServerOptions::default();
+            options.budget = Some(Bytes(budget));
+            run(Server::new(backend, Listener::bind(&path).unwrap(), options), peer)
+        }
+        Role::Sleeper(size) => sleeper(subject, &connect(subject, &path), Bytes(size), peer),
         Role::NextServer => run(Server::take_over(backend, &path, ServerOptions::default()).unwrap(), peer),
         Role::Creator => {
             let lease = create(subject, &connect(subject, &path));
@@ -101,6 +119,48 @@ fn create<B: TestKit>(subject: &Subject<B>, client: &Client<B>) -> Lease<B> {
     write(subject, lease.region_mut(), SEED);
     assert_eq!(lease.commit(None).unwrap(), 1);
     lease
+}
+
+fn sleeper<B: TestKit>(subject: &Subject<B>, client: &Client<B>, size: Bytes, peer: &Peer) {
+    let pool = Pool::builder(&subject.backend).device(subject.device).page(PAGE).build().unwrap();
+    let quota = client.connect_pool(&pool, patient("sleeper")).unwrap();
+    let block = pool.tagged(NAME).unwrap().alloc(size).unwrap();
+    let (device, at) = (subject.device, block.address());
+    write_at(&subject.backend, device, at, size, SEED);
+    quota.let_sleep(NAME).unwrap();
+    peer.send(());
+    // The other process has had the memory.
+    peer.receive::<()>();
+    assert_eq!(quota.wake(NAME).unwrap(), size);
+    assert_eq!((block.address(), wrong_at(&subject.backend, device, at, size, SEED)), (at, 0));
+}
+
+fn patient<B: TestKit>(name: &str) -> QuotaOptions<B> {
+    let mut options = QuotaOptions::default();
+    (options.name, options.wait) = (name.to_owned(), WAIT);
+    options
+}
+
+fn programs_share_a_budget<B: TestKit>(subject: &Subject<B>) {
+    let known = subject.backend.devices().iter().find(|known| known.id == subject.device);
+    if known.is_none_or(|known| known.uuid.is_none() || known.no_virtual_memory.is_some()) {
+        skip("programs name a device to the server by its UUID, and suspend virtual memory");
+    }
+    let folder = Folder::new();
+    let path = folder.file("socket");
+    let server = start(subject, Role::BudgetServer(10 * PAGE.0), &path);
+    let mut other = start(subject, Role::Sleeper(6 * PAGE.0), &path);
+    let pool = Pool::builder(&subject.backend).device(subject.device).page(PAGE).build().unwrap();
+    let quota = connect(subject, &path).connect_pool(&pool, patient("awake")).unwrap();
+    let block = pool.alloc(Bytes(8 * PAGE.0)).unwrap();
+    write_at(&subject.backend, subject.device, block.address(), block.size(), SEED + 1);
+    assert_eq!(wrong_at(&subject.backend, subject.device, block.address(), block.size(), SEED + 1), 0);
+    assert!(quota.granted() >= block.size() && pool.stats().held <= quota.granted().0);
+    other.send(());
+    drop(block);
+    other.finish();
+    drop((quota, pool));
+    end(server);
 }
 
 fn contents_outlive_their_writer<B: TestKit>(subject: &Subject<B>) {

@@ -481,6 +481,23 @@ typedef struct {
   uint64_t reserved[4];
 } gpu_vmm_part;
 
+// How the pools of a program take part in a server's budget. All zeros, as after `= {0}`, is the default.
+typedef struct {
+  // The program's name in lists and errors, a string; null for the name of its executable file.
+  const char *name;
+  // Programs of a lower priority are asked first for memory, and their requests wait longer: -128 to 127. Those above 0 are for the
+  // server's own user and for root.
+  int32_t priority;
+  // The effective user that the server must have, if `has_user` is true; else this process's.
+  uint32_t user;
+  // Whether the server has the user `user`.
+  bool has_user;
+  // How long a request waits for memory that other programs have, in milliseconds; 0 for 10 seconds.
+  uint64_t wait_ms;
+  // Must be zero. Later versions place their settings here.
+  uint64_t reserved[4];
+} gpu_vmm_program_options;
+
 // A fabric handle, which any network can carry. Every process on a machine of the same fabric that has its bytes can import the
 // memory.
 typedef struct {
@@ -2351,14 +2368,16 @@ gpu_vmm_status gpu_vmm_connect_user(const gpu_vmm_backend *backend,
 // `client` is null or comes from gpu_vmm_connect, and was not freed yet.
 void gpu_vmm_client_free(gpu_vmm_client *client);
 
-// Returns the state of the server, the regions that this user may read, and their clients, as JSON: an object with `server`, `regions`
-// and `clients`. All sizes are bytes. Free it with gpu_vmm_string_free.
+// Returns the state of the server, the regions that this user may read, and their clients, as JSON: an object with `server`, `regions`,
+// `clients`, `programs` and `devices`. All sizes are bytes. Free it with gpu_vmm_string_free.
 //
 // | of | fields |
 // |---|---|
 // | `server` | `version`, `vendor`, `process`; `held`: the memory that it holds or has promised; `old`: the part of it that only clients still use; `budget`, or null; `clients`: the number of connections |
 // | each of `regions` | `name`, `address`, `size`, `handles`: their number; `device`: its UUID; `epoch`: 0 before the first commit; `layout`: its size; `user`, `group`, `mode`: in octal; `readers`, `waiting`: numbers of clients; `has_writer` |
 // | each of `clients` | `process`, `user`, `region`, `lease`: "read" or "write"; `waits`: whether it waits for the lease; `epoch`, `bytes`: the memory that it keeps alive or fills; `lingers`: whether its connection has ended and its process may still map the memory |
+// | each of `programs` | `process`, `user`, `name`: empty for those of other users; `device`, `priority`, `granted`: its part of the budget; `reserved`, `held`, `live`, `can_sleep`, `asleep`: what its pool has, as it said last; `wants`: what it waits for, 0 if it does not; `waited_ms`, `waits_for`: a text; `answers`: whether it has answered the last question; `lingers` |
+// | each of `devices` | `device`, `name`, `budget`; `held`: what regions and programs have; `granted`: the part of programs |
 //
 // Returns the statuses of gpu_vmm_connect.
 //
@@ -2649,6 +2668,67 @@ gpu_vmm_status gpu_vmm_layout_note(const gpu_vmm_layout *layout,
 //
 // `layout` is null or a layout. `key` is null or a string. `note` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_layout_find_note(const gpu_vmm_layout *layout, const char *key, const char **note);
+
+// Lets the server at a path, `gpu-vmm serve`, divide the memory of its devices between the pools of this program, which are created from
+// now on, and those of other programs: also the pools that serve PyTorch and CuPy. Null options mean the default. A null path: new pools
+// have no server. Before the first call, the server is the one at the path in the environment variable GPU_VMM_POOL_SERVER, if that is set.
+//
+// The call does not connect. A pool connects when it is created, which fails with the statuses of gpu_vmm_connect, and with
+// GPU_VMM_INVALID_ARGUMENT for a priority that is not allowed. Linux only.
+//
+// # Safety
+//
+// `path` is null or a string. `options` is null or points to initialized options.
+gpu_vmm_status gpu_vmm_set_pool_server(const char *path,
+                                       const gpu_vmm_program_options *options);
+
+// Returns what a server has granted to a pool, in bytes, and whether the server is there: it may have ended, and the pool then keeps its
+// budget. Null places are not written.
+//
+// Returns GPU_VMM_UNSUPPORTED for a pool without a server.
+//
+// # Safety
+//
+// `pool` is null or a pool. `granted` and `is_connected` are null or point to writable values.
+gpu_vmm_status gpu_vmm_pool_granted(const gpu_vmm_pool *pool,
+                                    uint64_t *granted,
+                                    bool *is_connected);
+
+// Reserves a part of the server's budget before it is used: waits until the server has granted `bytes` in all, up to `wait_ms`
+// milliseconds, and gives no part of that back until another call reserves less.
+//
+// Returns GPU_VMM_OUT_OF_MEMORY if there is too little, GPU_VMM_PEER if the server is gone, and GPU_VMM_UNSUPPORTED for a pool
+// without a server.
+//
+// # Safety
+//
+// `pool` is null or a pool.
+gpu_vmm_status gpu_vmm_pool_reserve(const gpu_vmm_pool *pool,
+                                    uint64_t bytes,
+                                    uint64_t wait_ms);
+
+// Tells the server that the memory of a tag can be suspended when other programs need it. Until gpu_vmm_pool_wake, the program does not use
+// the tag's blocks, on the host or by work on a device.
+//
+// Returns GPU_VMM_NOT_FOUND if there is no such tag, and GPU_VMM_UNSUPPORTED for a pool without a server.
+//
+// # Safety
+//
+// `pool` is null or a pool. `tag` is null or a string.
+gpu_vmm_status gpu_vmm_pool_let_sleep(const gpu_vmm_pool *pool,
+                                      const char *tag);
+
+// Makes a tag usable again that can sleep: its memory stays from now on, and comes back with its contents if it was suspended. Waits for
+// memory that other programs have. `bytes` receives the number of bytes that came back.
+//
+// Returns the statuses of gpu_vmm_resume, and GPU_VMM_UNSUPPORTED for a pool without a server.
+//
+// # Safety
+//
+// `pool` is null or a pool. `tag` is null or a string. `bytes` points to a writable number.
+gpu_vmm_status gpu_vmm_pool_wake(const gpu_vmm_pool *pool,
+                                 const char *tag,
+                                 uint64_t *bytes);
 
 // Exports memory as a new file descriptor, which the caller must close. The memory must have been created with
 // GPU_VMM_HANDLE_FD. Send the descriptor over a Unix socket (SCM_RIGHTS).

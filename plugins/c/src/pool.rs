@@ -15,6 +15,8 @@ use crate::texts::{
     bytes, check_place, clear, give, give_box, give_if_wanted, give_json, object, required, room, take_box,
 };
 use gpu_vmm::pool::{BlockInfo as BlockFacts, Pool as Blocks, PoolError};
+#[cfg(target_os = "linux")]
+use gpu_vmm::serve::Quota;
 use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, CopyCalls, DeviceId, Error, Operation, Stream};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -26,6 +28,9 @@ pub struct Pool {
     pub(crate) backend: AnyBackend,
     pub(crate) blocks: Blocks<AnyBackend>,
     pub(crate) stores: Arc<Stores>,
+    /// Its part of a server's budget.
+    #[cfg(target_os = "linux")]
+    pub(crate) quota: Option<Quota<AnyBackend>>,
 }
 
 // SAFETY: no other type has the kind.
@@ -35,12 +40,18 @@ unsafe impl Object for Pool {
 
 impl Pool {
     pub(crate) fn new(backend: &AnyBackend, options: &PoolOptions) -> CallResult<Self> {
-        Ok(Self::of(backend, options.builder(backend)?.build()?))
+        Self::of(backend, options.builder(backend)?.build()?)
     }
 
-    /// Returns the object for a pool.
-    pub(crate) fn of(backend: &AnyBackend, blocks: Blocks<AnyBackend>) -> Self {
-        Self { backend: backend.clone(), blocks, stores: Arc::default() }
+    /// Returns the object for a new pool, which it connects to the program's server, if there is one.
+    pub(crate) fn of(backend: &AnyBackend, blocks: Blocks<AnyBackend>) -> CallResult<Self> {
+        Ok(Self {
+            #[cfg(target_os = "linux")]
+            quota: crate::serve::pools::connect(backend, &blocks)?,
+            backend: backend.clone(),
+            blocks,
+            stores: Arc::default(),
+        })
     }
 
     pub(crate) fn tagged(&self, tag: &str) -> CallResult<Self> {

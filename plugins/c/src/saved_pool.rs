@@ -220,7 +220,7 @@ pub unsafe extern "C" fn gpu_vmm_pool_restore(
             for block in restored.blocks {
                 restored.pool.keep(block)?;
             }
-            Ok(Pool::of(backend, restored.pool))
+            Pool::of(backend, restored.pool)
         };
         // SAFETY: the place is writable, as the caller guarantees.
         unsafe { give_box("pool", pool, restore) }?;

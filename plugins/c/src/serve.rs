@@ -5,6 +5,7 @@
 
 mod lease;
 mod parts;
+pub(crate) mod pools;
 mod status_text;
 
 use crate::backend::Backend;
@@ -150,14 +151,16 @@ pub unsafe extern "C" fn gpu_vmm_client_free(client: *mut Client) {
     unsafe { take_box(client) }
 }
 
-/// Returns the state of the server, the regions that this user may read, and their clients, as JSON: an object with `server`, `regions`
-/// and `clients`. All sizes are bytes. Free it with gpu_vmm_string_free.
+/// Returns the state of the server, the regions that this user may read, and their clients, as JSON: an object with `server`, `regions`,
+/// `clients`, `programs` and `devices`. All sizes are bytes. Free it with gpu_vmm_string_free.
 ///
 /// | of | fields |
 /// |---|---|
 /// | `server` | `version`, `vendor`, `process`; `held`: the memory that it holds or has promised; `old`: the part of it that only clients still use; `budget`, or null; `clients`: the number of connections |
 /// | each of `regions` | `name`, `address`, `size`, `handles`: their number; `device`: its UUID; `epoch`: 0 before the first commit; `layout`: its size; `user`, `group`, `mode`: in octal; `readers`, `waiting`: numbers of clients; `has_writer` |
 /// | each of `clients` | `process`, `user`, `region`, `lease`: "read" or "write"; `waits`: whether it waits for the lease; `epoch`, `bytes`: the memory that it keeps alive or fills; `lingers`: whether its connection has ended and its process may still map the memory |
+/// | each of `programs` | `process`, `user`, `name`: empty for those of other users; `device`, `priority`, `granted`: its part of the budget; `reserved`, `held`, `live`, `can_sleep`, `asleep`: what its pool has, as it said last; `wants`: what it waits for, 0 if it does not; `waited_ms`, `waits_for`: a text; `answers`: whether it has answered the last question; `lingers` |
+/// | each of `devices` | `device`, `name`, `budget`; `held`: what regions and programs have; `granted`: the part of programs |
 ///
 /// Returns the statuses of gpu_vmm_connect.
 ///

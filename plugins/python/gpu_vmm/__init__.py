@@ -43,7 +43,7 @@ from .errors import (
 )
 from .pool import Block, BlockInfo, Pool, RestoredPool
 from .results import AddressInfo, BackendInfo, PoolSnapshot, PoolStats
-from .serve import connect
+from .serve import connect, set_pool_server
 
 __version__ = "0.1.0"
 
@@ -54,5 +54,5 @@ __all__ = [
     "InvalidArgument", "NoListener", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddressSpace", "OutOfDescriptors",
     "OutOfMemory", "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats",
     "ReadOnlyVec", "RestoredPool", "StaleSocket", "Status", "Suspended", "TensorShape", "TimedOut", "Unaligned", "Unsupported", "at", "connect", "cupy", "open",
-    "results", "serve", "torch", "vmm",
+    "results", "serve", "set_pool_server", "torch", "vmm",
 ]  # fmt: skip

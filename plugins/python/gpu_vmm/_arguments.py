@@ -34,6 +34,18 @@ def unsigned(what: str, value: SupportsIndex, bits: int = 64) -> int:
     return number
 
 
+def signed(what: str, value: SupportsIndex, bits: int) -> int:
+    """Returns a signed integer of ``bits`` bits. Raises InvalidArgument if it does not fit, TypeError if it is no integer."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what}: expected an integer, not {shown(value)}") from None
+    most = (1 << bits - 1) - 1
+    if not -most - 1 <= number <= most:
+        raise InvalidArgument(f"{what}: {number} is not between {-most - 1} and {most}")
+    return number
+
+
 def text(what: str, value: str) -> bytes:
     """Returns a string for C. Raises InvalidArgument if it contains a zero character, TypeError if it is no string."""
     if not isinstance(value, str):

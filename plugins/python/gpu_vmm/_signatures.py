@@ -106,6 +106,14 @@ class CreateOptionsStruct(ctypes.Structure):
     ]  # fmt: skip
 
 
+class ProgramOptionsStruct(ctypes.Structure):
+    """``gpu_vmm_program_options``."""
+
+    _fields_ = [
+        ("name", c_char_p), ("priority", c_int32), ("user", c_uint32), ("has_user", c_bool), ("wait_ms", c_uint64), ("reserved", c_uint64 * 4),
+    ]  # fmt: skip
+
+
 class PartStruct(ctypes.Structure):
     """``gpu_vmm_part``."""
 
@@ -250,6 +258,11 @@ if sys.platform == "linux":
             "gpu_vmm_connect": (_STATUS, [_OBJECT, c_char_p, _NEW]),
             "gpu_vmm_connect_user": (_STATUS, [_OBJECT, c_char_p, c_uint32, _NEW]),
             "gpu_vmm_client_free": (None, [_OBJECT]),
+            "gpu_vmm_set_pool_server": (_STATUS, [c_char_p, POINTER(ProgramOptionsStruct)]),
+            "gpu_vmm_pool_granted": (_STATUS, [_OBJECT, _U64, POINTER(c_bool)]),
+            "gpu_vmm_pool_reserve": (_STATUS, [_OBJECT, c_uint64, c_uint64]),
+            "gpu_vmm_pool_let_sleep": (_STATUS, [_OBJECT, c_char_p]),
+            "gpu_vmm_pool_wake": (_STATUS, [_OBJECT, c_char_p, _U64]),
             "gpu_vmm_client_status": (_STATUS, [_OBJECT, POINTER(c_void_p)]),
             "gpu_vmm_client_create": (_STATUS, [_OBJECT, c_char_p, c_uint64, POINTER(CreateOptionsStruct), _NEW]),
             "gpu_vmm_client_load": (_STATUS, [_OBJECT, c_char_p, c_char_p, POINTER(CreateOptionsStruct), _NEW]),

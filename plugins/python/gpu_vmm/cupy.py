@@ -8,13 +8,14 @@ import threading
 import warnings
 from typing import Any, Dict, Optional, SupportsIndex, Tuple
 
-from ._arguments import unsigned
+from ._arguments import Path, unsigned
 from ._handles import CaptureHandle
 from ._lock import Lock
 from ._pool_options import options
 from .backend import Backend
 from .errors import Error, InvalidArgument, NotInstalled
 from .pool import Pool
+from .serve._pools import WAIT, set_pool_server
 
 _lock = Lock()
 _enabled: Optional[_Allocator] = None
@@ -119,11 +120,20 @@ class _Allocator:
         return cuda.MemoryPointer(cuda.UnownedMemory(block.address, size, block, device), 0)
 
 
-def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsIndex] = None) -> None:
+def enable(
+    *,
+    budget: Optional[SupportsIndex] = None,
+    keep: Optional[SupportsIndex] = None,
+    server: Optional[Path] = None,
+    priority: SupportsIndex = 0,
+    wait: float = WAIT,
+) -> None:
     """Makes CuPy allocate from pools of gpu-vmm in all threads: ``cupy.cuda.set_allocator``.
 
     ``budget``: the largest number of bytes that a device's pool may hold, None for no limit. ``keep``: the largest number of free bytes
-    that it keeps, None for all. A second call with the same settings does nothing. If memory is short, CuPy's callers get OutOfMemory, a
+    that it keeps, None for all. ``server``: the path of the socket of a ``gpu-vmm serve`` that divides the memory between programs, with
+    ``priority`` and ``wait`` as for :func:`gpu_vmm.set_pool_server`; None for what that function or the environment has chosen. A second call
+    with the same settings does nothing. If memory is short, CuPy's callers get OutOfMemory, a
     MemoryError. Captures that begin with ``Stream.begin_capture`` are announced, so that no object that ends meanwhile invalidates them.
 
     Raises NotInstalled without CuPy, Unsupported without a driver, Error if it is enabled with other settings.
@@ -136,6 +146,8 @@ def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsInd
         if _enabled.settings != settings:
             raise Error(f"enable: CuPy is already served with (budget, keep) = {_enabled.settings}; call disable() first")
         return
+    if server is not None:
+        set_pool_server(server, priority=priority, wait=wait)
     made = _Allocator(cupy, settings)
     _announce_captures(cupy)
     cupy.cuda.set_allocator(made)

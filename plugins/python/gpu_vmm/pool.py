@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import ctypes
 import json
+import math
 import os
 import sys
 import weakref
@@ -22,6 +23,7 @@ from ._pool_options import options
 from ._typing import Buffer
 from .errors import Busy, InvalidArgument, NotFound, OutOfRange, Unaligned, Unsupported
 from .results import KindInfo, PoolSnapshot, PoolStats
+from ._waits import interruptible, linux_function, seconds_of
 
 if TYPE_CHECKING:
     from .backend import Backend
@@ -441,6 +443,43 @@ class Pool(Owner):
         """
         came = ctypes.c_uint64()
         check(library().gpu_vmm_resume(self._handle, text("tag", tag), ctypes.byref(came)))
+        return came.value
+
+    def granted(self) -> Optional[int]:
+        """Returns the budget that a server has granted, in bytes; None for a pool without a server (:func:`gpu_vmm.set_pool_server`)."""
+        granted = ctypes.c_uint64()
+        try:
+            check(linux_function("gpu_vmm_pool_granted")(self._handle, ctypes.byref(granted), None))
+        except Unsupported:
+            return None
+        return granted.value
+
+    def reserve(self, bytes_: SupportsIndex, wait: float = 10.0) -> None:
+        """Reserves a part of the server's budget before it is used: waits up to ``wait`` seconds until the server has granted this many bytes
+        in all, and gives no part of that back until another call reserves less.
+
+        Raises OutOfMemory if there is too little; PeerError if the server is gone; Unsupported for a pool without a server.
+        """
+        size, milliseconds = unsigned("bytes_", bytes_), math.ceil(1000 * seconds_of(wait, "wait"))
+        pool, call = self._handle, linux_function("gpu_vmm_pool_reserve")
+        interruptible(lambda: check(call(pool, size, milliseconds)))
+
+    def let_sleep(self, tag: str) -> None:
+        """Lets the server suspend a tag when other programs need its memory. Until :meth:`wake`, nothing may use the tag's blocks: no code of
+        this program and no work on a device.
+
+        Raises NotFound if there is no such tag; Unsupported for a pool without a server.
+        """
+        check(linux_function("gpu_vmm_pool_let_sleep")(self._handle, text("tag", tag)))
+
+    def wake(self, tag: str) -> int:
+        """Makes a tag usable again after :meth:`let_sleep`: its memory stays, and comes back with its contents if it was suspended. Waits for
+        memory that other programs have. Returns the number of bytes that came back.
+
+        Raises what :meth:`resume` raises; Unsupported for a pool without a server.
+        """
+        pool, name, call, came = self._handle, text("tag", tag), linux_function("gpu_vmm_pool_wake"), ctypes.c_uint64()
+        interruptible(lambda: check(call(pool, name, ctypes.byref(came))))
         return came.value
 
     def trim(self, keep: SupportsIndex = 0) -> int:

@@ -311,6 +311,49 @@ class ClientInfo(TypedDict):
     """Whether its connection has ended without notice and its process has not: it may still map the memory."""
 
 
+class ProgramInfo(TypedDict):
+    """A pool that a server grants its budget."""
+
+    process: int
+    """0 if the server cannot see it."""
+    user: int
+    name: str
+    """Empty for a program of another user."""
+    device: str
+    """The UUID of the device."""
+    priority: int
+    granted: int
+    """Its part of the budget."""
+    reserved: int
+    """The part that it never gives back, as it said last."""
+    held: int
+    live: int
+    can_sleep: int
+    """The memory of its tags that can sleep and do not yet."""
+    asleep: int
+    wants: int
+    """What it has requested and waits for; 0 if it does not wait."""
+    waited_ms: int
+    waits_for: str
+    answers: bool
+    """False if it has not answered the last question in time."""
+    lingers: bool
+    """Whether its connection has ended without notice and its process has not: it may still hold the memory."""
+
+
+class DeviceBudget(TypedDict):
+    """A device of which a server divides the memory."""
+
+    device: str
+    """Its UUID."""
+    name: str
+    budget: int
+    held: int
+    """What regions and programs have."""
+    granted: int
+    """The part of it that programs have."""
+
+
 class ServerStatus(TypedDict):
     """``Client.status()``."""
 
@@ -318,3 +361,5 @@ class ServerStatus(TypedDict):
     regions: List[RegionInfo]
     """The regions that this user may read, by name."""
     clients: List[ClientInfo]
+    programs: List[ProgramInfo]
+    devices: List[DeviceBudget]

@@ -367,5 +367,92 @@ class Safetensors(Served):
             self.client.load_safetensors(path, "a")
 
 
+@unittest.skipUnless(COMMAND, WHY_NOT)
+class Programs(Served):
+    """Pools of several programs share the server's budget of 64 MiB."""
+
+    def holder(self, body):
+        """Starts another program with a pool, which runs code and then waits for a line of its input."""
+        code = f"""
+import gpu_vmm, sys
+gpu_vmm.set_pool_server({self.path!r}, name="other", wait=20)
+pool = gpu_vmm.open({NAME!r}).pool(page=2 << 20)
+{body}
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+        env = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+        other = subprocess.Popen([*PYTHON, "-c", code], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(other.stdin.close)
+        self.addCleanup(other.stdout.close)
+        self.addCleanup(other.wait)
+        self.addCleanup(other.kill)
+        self.assertEqual(other.stdout.readline(), "ready\n")
+        return other
+
+    def pool(self, wait=20.0):
+        gpu_vmm.set_pool_server(self.path, name="this", wait=wait)
+        self.addCleanup(gpu_vmm.set_pool_server, None)
+        return self.backend.pool(page=2 * MIB)
+
+    def test_memory_goes_where_it_is_needed(self):
+        self.holder("del_me = pool.alloc(40 << 20); del del_me")
+        pool = self.pool()
+        with pool.alloc(60 * MIB):
+            self.assertGreaterEqual(pool.granted(), 60 * MIB)
+            (device,) = self.client.status()["devices"]
+            self.assertEqual((device["budget"], device["held"]), (64 * MIB, device["granted"]))
+            programs = {one["name"]: one for one in self.client.status()["programs"]}
+            self.assertEqual(set(programs), {"this", "other"})
+            self.assertEqual(programs["this"]["live"], 60 * MIB)
+            with self.raises(gpu_vmm.OutOfMemory, "budget of 64 MiB for the device"):
+                pool.reserve(80 * MIB, wait=0)
+        pool.reserve(32 * MIB)
+        self.assertGreaterEqual(pool.granted(), 32 * MIB)
+
+    def test_tags_sleep_for_others(self):
+        body = 'kept = pool.tagged("kv").alloc(40 << 20); kept.write(b"kept")\npool.let_sleep("kv")'
+        other = self.holder(body + '\nprint("ready", flush=True); sys.stdin.readline(); assert pool.wake("kv") == 40 << 20; assert kept.read(0, 4) == b"kept"')
+        pool = self.pool()
+        with pool.alloc(50 * MIB):
+            (seen,) = [one for one in self.client.status()["programs"] if one["name"] == "other"]
+            self.assertEqual((seen["asleep"], seen["held"]), (40 * MIB, 0))
+        other.stdin.write("go on\n")
+        other.stdin.flush()
+        self.assertEqual(other.stdout.readline(), "ready\n")
+        self.assertEqual(pool.wake(""), 0)
+
+    def test_the_environment_connects_unchanged_programs(self):
+        code = f"""
+import gpu_vmm
+pool = gpu_vmm.open({NAME!r}).pool()
+with pool.alloc(4 << 20):
+    assert pool.granted() >= 4 << 20
+pool = gpu_vmm.open({NAME!r})
+gpu_vmm.set_pool_server(None)
+pool = pool.pool()
+assert pool.granted() is None
+for call in (lambda: pool.reserve(1), lambda: pool.let_sleep(""), lambda: pool.wake("")):
+    try:
+        call()
+    except gpu_vmm.Unsupported as error:
+        assert "GPU_VMM_POOL_SERVER" in str(error)
+    else:
+        raise AssertionError
+"""
+        env = {**os.environ, "PYTHONPATH": str(HERE.parent), "GPU_VMM_POOL_SERVER": self.path}
+        subprocess.run([*PYTHON, "-c", code], env=env, timeout=60, check=True)
+        env["GPU_VMM_POOL_SERVER"] = self.path + ".none"
+        failed = subprocess.run([*PYTHON, "-c", code], env=env, timeout=60, capture_output=True, text=True)
+        self.assertIn("NoListener", failed.stderr)
+
+    def test_wrong_arguments_are_refused(self):
+        for wrong in ({"priority": 128}, {"priority": -129}, {"user": -1}, {"wait": -1}, {"name": "a\0"}):
+            with self.raises(gpu_vmm.InvalidArgument, next(iter(wrong))):
+                gpu_vmm.set_pool_server(self.path, **wrong)
+        with self.raises(TypeError, "priority"):
+            gpu_vmm.set_pool_server(self.path, priority="high")
+
+
 if __name__ == "__main__":
     unittest.main()

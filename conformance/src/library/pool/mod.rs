@@ -93,7 +93,7 @@ fn alloc<B: Backend>(pool: &Pool<B>, size: Bytes) -> Block<B> {
 /// Writes the pattern of a seed to a block's whole words with the device.
 #[track_caller]
 #[allow(unsafe_code)]
-fn write_at<B: TestKit>(backend: &B, device: DeviceId, at: Address, size: Bytes, seed: u64) {
+pub(super) fn write_at<B: TestKit>(backend: &B, device: DeviceId, at: Address, size: Bytes, seed: u64) {
     // SAFETY: a block's memory is mapped and its device may write it.
     unsafe { backend.write_pattern(device, at, Bytes(size.0 / 8 * 8), seed) }.unwrap();
 }
@@ -101,7 +101,13 @@ fn write_at<B: TestKit>(backend: &B, device: DeviceId, at: Address, size: Bytes,
 /// The number of the block's words that differ from the pattern.
 #[track_caller]
 #[allow(unsafe_code)]
-fn wrong_at<B: TestKit>(backend: &B, device: DeviceId, at: Address, size: Bytes, seed: u64) -> u64 {
+pub(super) fn wrong_at<B: TestKit>(
+    backend: &B,
+    device: DeviceId,
+    at: Address,
+    size: Bytes,
+    seed: u64,
+) -> u64 {
     // SAFETY: as above.
     unsafe { backend.count_wrong(device, at, Bytes(size.0 / 8 * 8), seed) }.unwrap()
 }

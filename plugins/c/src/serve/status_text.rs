@@ -1,6 +1,6 @@
 //! The state of a server as JSON.
 
-use gpu_vmm::serve::{ClientInfo, RegionInfo, Status};
+use gpu_vmm::serve::{ClientInfo, DeviceInfo, ProgramInfo, RegionInfo, Status};
 use serde_json::{Value, json};
 
 pub(super) fn of(status: &Status) -> Value {
@@ -17,6 +17,8 @@ pub(super) fn of(status: &Status) -> Value {
         },
         "regions": status.regions.iter().map(region).collect::<Vec<_>>(),
         "clients": status.clients.iter().map(client).collect::<Vec<_>>(),
+        "programs": status.programs.iter().map(program).collect::<Vec<_>>(),
+        "devices": status.devices.iter().map(device).collect::<Vec<_>>(),
     })
 }
 
@@ -48,5 +50,36 @@ fn client(client: &ClientInfo) -> Value {
         "epoch": client.epoch,
         "bytes": client.bytes,
         "lingers": client.lingers,
+    })
+}
+
+fn program(program: &ProgramInfo) -> Value {
+    json!({
+        "process": program.process,
+        "user": program.user,
+        "name": program.name,
+        "device": program.device.to_string(),
+        "priority": program.priority,
+        "granted": program.granted,
+        "reserved": program.report.reserved,
+        "held": program.report.held,
+        "live": program.report.live,
+        "can_sleep": program.report.can_sleep,
+        "asleep": program.report.asleep,
+        "wants": program.wants,
+        "waited_ms": program.waited_ms,
+        "waits_for": program.waits_for,
+        "answers": program.answers,
+        "lingers": program.lingers,
+    })
+}
+
+fn device(device: &DeviceInfo) -> Value {
+    json!({
+        "device": device.device.to_string(),
+        "name": device.name,
+        "budget": device.budget,
+        "held": device.held,
+        "granted": device.granted,
     })
 }

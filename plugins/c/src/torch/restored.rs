@@ -47,7 +47,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_restore_pool(
             }
             let restored = builder.restore(&file, &ring(backend)?)?;
             found.extend(restored.blocks.iter().map(|block| RestoredBlock::of(&restored.pool, block)));
-            Ok((Pool::of(backend, restored.pool), Unclaimed::new(restored.blocks)))
+            Ok((Pool::of(backend, restored.pool)?, Unclaimed::new(restored.blocks)))
         })?;
         // SAFETY: there are as many places as the file has blocks, which are all restored.
         unsafe { places.fill(&found) };

@@ -12,5 +12,6 @@ from ._client import Client, connect
 from ._layout import Layout, Part, PartDType
 from ._lease import Lease, LeaseEvent
 from ._part import LeasedPart
+from ._pools import set_pool_server
 
-__all__ = ["Client", "Layout", "Lease", "LeaseEvent", "LeasedPart", "Part", "PartDType", "connect"]
+__all__ = ["Client", "Layout", "Lease", "LeaseEvent", "LeasedPart", "Part", "PartDType", "connect", "set_pool_server"]

@@ -17,7 +17,7 @@ from ..backend import open as open_backend
 from ..errors import InvalidArgument
 from ..results import ClientInfo, RegionInfo, ServerStatus
 from ..vmm._closable import Closable
-from ..vmm._waits import interruptible, linux_function, seconds_of
+from .._waits import interruptible, linux_function, seconds_of
 from ..vmm.device import checked
 from ..vmm.properties import DEFAULT, Properties, struct_of
 from ._lease import Lease

@@ -13,7 +13,7 @@ from .._handles import LayoutHandle, LeaseHandle
 from .._library import check
 from .._signatures import PartStruct
 from ..errors import InvalidArgument
-from ..vmm._waits import linux_function
+from .._waits import linux_function
 
 PartDType = Union[DTypeLike, str]
 """The element type of a part: as for ``DeviceVec``, or the name of a type of 8 bits and less, such as ``"float8_e4m3fn"``."""

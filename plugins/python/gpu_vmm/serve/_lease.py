@@ -13,7 +13,7 @@ from .._signatures import RangeStruct
 from ..backend import Backend
 from ..errors import NotFound, Status
 from ..vmm._closable import Closable
-from ..vmm._waits import in_slices, linux_function, seconds_of
+from .._waits import in_slices, linux_function, seconds_of
 from ..vmm.observer import changing
 from ..vmm.region import Region
 from ._layout import Layout, from_library, to_library

@@ -23,6 +23,7 @@ from .._pool_options import options
 from ..errors import Busy, Error, NotFound, NotInstalled, Suspended, Unsupported
 from ..pool import Blocks, Pool
 from ..results import PoolStats
+from ..serve._pools import WAIT, set_pool_server
 from . import _table
 from ._served import attach as attach
 from ._served import publish as publish
@@ -120,13 +121,17 @@ def enable(
     page: Optional[SupportsIndex] = None,
     slack: Optional[SupportsIndex] = None,
     restorable: bool = False,
+    server: Optional[Path] = None,
+    priority: SupportsIndex = 0,
+    wait: float = WAIT,
 ) -> None:
     """Serves all GPU memory of PyTorch from pools of gpu-vmm, one for each device. Call it before PyTorch's first use of a GPU.
 
     ``budget``: the largest number of bytes that a device's pool may hold, None for no limit. ``keep``: the largest number of free bytes
     that it keeps, None for all. ``page`` and ``slack`` are as for ``Backend.pool``, but None means pages of 16 MiB: a first
     step then waits less for the driver than with smaller ones. ``restorable``: whether the pools reserve addresses that other processes can
-    reserve as well, for :func:`save`. A second call with the same settings does nothing.
+    reserve as well, for :func:`save`. ``server``: the path of the socket of a ``gpu-vmm serve`` that divides the memory between programs, with
+    ``priority`` and ``wait`` as for :func:`gpu_vmm.set_pool_server`; None for what that function or the environment has chosen. A second call with the same settings does nothing.
 
     The first call on a machine compiles an allocator class against the installed PyTorch and keeps it in ``~/.cache/gpu-vmm``; it takes
     a C++ compiler and about a minute. ``python -m gpu_vmm.torch build`` does so ahead. Without a compiler, PyTorch's hook for foreign
@@ -138,6 +143,8 @@ def enable(
     """
     global _allocator, _configured, _settings
     torch = _torch()
+    if server is not None:
+        set_pool_server(server, priority=priority, wait=wait)
     wanted = options(0, budget, keep, page, slack, restorable=restorable)
     # NVIDIA's driver takes no longer for memory that torch.multiprocessing can send to other processes.
     wanted.shareable = _backend(torch) != b"hip"
@@ -363,10 +370,23 @@ def sleep(
 def wake(tag: Optional[str] = None, device: Any = None) -> int:
     """Restores the memory of a tag at the same addresses. Returns the number of bytes mapped; 0 if the tag does not sleep.
 
-    ``tag``: None for all tags. Raises NotFound; OutOfMemory, after which memory that is not back yet still sleeps with its contents.
+    ``tag``: None for all tags. With a server, the tag no longer :func:`sleeps for others <let_sleep>`, and the call waits for memory that other
+    programs have. Raises NotFound; OutOfMemory, after which memory that is not back yet still sleeps with its contents.
     """
     pool_ = device_pool(device)
-    return sum(pool_.resume(one) for one in (pool_.tags() if tag is None else [tag]))
+    wake_one = pool_.resume if pool_.granted() is None else pool_.wake
+    return sum(wake_one(one) for one in (pool_.tags() if tag is None else [tag]))
+
+
+def let_sleep(tag: Optional[str] = None, device: Any = None) -> None:
+    """Lets the server of :func:`enable` suspend a tag when other programs need its memory, as a program does while it rests. Until
+    :func:`wake`, its tensors must not be used. ``tag``: None for all tags. ``device``: None for the current one.
+
+    Raises NotFound; Unsupported without a server.
+    """
+    pool_ = device_pool(device)
+    for one in pool_.tags() if tag is None else [tag]:
+        pool_.let_sleep(one)
 
 
 def save(path: Path, tensors: Mapping[str, Any], device: Any = None, *, compress: bool = False) -> None:

@@ -14,7 +14,7 @@ from .._typing import Buffer
 from ..backend import Backend
 from ._bytes import room, source, target
 from ._closable import Closable
-from ._waits import in_slices, interruptible, linux_function, seconds_of
+from .._waits import in_slices, interruptible, linux_function, seconds_of
 from .device import checked
 from .region import Region
 

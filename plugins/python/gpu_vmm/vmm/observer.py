@@ -12,6 +12,7 @@ from .._handles import BankedHandle, RegionHandle
 from .._library import check, library
 from .._number import Number
 from .._signatures import AFTER, BEFORE, RELEASED, ObserverStruct
+from .._waits import running
 from ..errors import Error, Status
 
 
@@ -86,20 +87,6 @@ class _Refused(threading.local):
 _refused = _Refused()
 
 
-class _Running(threading.local):
-    """The number of callbacks that this thread is in."""
-
-    count = 0
-
-
-_running = _Running()
-
-
-def in_callback() -> bool:
-    """Returns whether this thread is in a callback. The library waits for no object there, but would in another thread."""
-    return _running.count > 0
-
-
 def _change(change: Any) -> BackingChange:
     found = change.contents
     effect = BackingEffect(found.effect)
@@ -110,7 +97,7 @@ def _change(change: Any) -> BackingChange:
 
 
 def _call_before(context: int, change: Any) -> int:
-    _running.count += 1
+    running.count += 1
     try:
         before = _live[context].before
         if before is not None:
@@ -120,18 +107,18 @@ def _call_before(context: int, change: Any) -> int:
         _refused.error = error
         return int(Status.BUSY)
     finally:
-        _running.count -= 1
+        running.count -= 1
 
 
 def _call_after(context: int, change: Any, outcome: int) -> None:
     # An exception is reported to sys.unraisablehook: the operation has ended.
-    _running.count += 1
+    running.count += 1
     try:
         after = _live[context].after
         if after is not None:
             after(_change(change), Outcome(outcome))
     finally:
-        _running.count -= 1
+        running.count -= 1
 
 
 def _call_released(context: int) -> None:

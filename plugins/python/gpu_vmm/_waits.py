@@ -7,10 +7,9 @@ import threading
 import time
 from typing import Any, Callable, List, SupportsFloat, SupportsIndex, TypeVar
 
-from .._dtype import shown
-from .._library import check, library
-from ..errors import InvalidArgument, Status, TimedOut, Unsupported
-from .observer import in_callback
+from ._dtype import shown
+from ._library import check, library
+from .errors import InvalidArgument, Status, TimedOut, Unsupported
 
 _SLICE = 0.1
 """The longest wait in the library, in seconds. Between two of them Python handles signals, such as that of Ctrl-C."""
@@ -19,6 +18,20 @@ _LONGEST = 1e9
 """A time that does not end."""
 
 _T = TypeVar("_T")
+
+
+class _Running(threading.local):
+    """The number of callbacks of observers that this thread is in."""
+
+    count = 0
+
+
+running = _Running()
+
+
+def in_callback() -> bool:
+    """Returns whether this thread is in a callback. The library waits for no object there, but would in another thread."""
+    return running.count > 0
 
 
 def seconds_of(timeout: float, what: str = "timeout") -> float:
