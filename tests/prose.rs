@@ -74,7 +74,8 @@ const VAGUE: &[(&str, &str)] = &[
 ];
 
 /// Files with texts, by the ends of their names.
-const TEXTS: &[&str] = &[".c", ".cpp", ".h", ".md", ".py", ".pyi", ".rs", ".toml", ".yml", "justfile"];
+const TEXTS: &[&str] =
+    &[".c", ".cpp", ".h", ".hpp", ".md", ".py", ".pyi", ".rs", ".toml", ".yml", "justfile"];
 
 /// All files of the repository with texts.
 fn texts() -> Vec<PathBuf> {
@@ -127,7 +128,7 @@ fn retired_phrases_are_gone() {
 }
 
 /// Files with code, by the ends of their names.
-const CODE: &[&str] = &[".c", ".cpp", ".h", ".py", ".pyi", ".rs"];
+const CODE: &[&str] = &[".c", ".cpp", ".h", ".hpp", ".py", ".pyi", ".rs"];
 
 /// The identifiers of a text, each with the number of its line.
 fn identifiers(text: &str) -> impl Iterator<Item = (&str, usize)> {

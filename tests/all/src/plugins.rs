@@ -6,6 +6,7 @@
 //! `torch` of an unpacked wheel and INCLUDE a folder with cuda_runtime_api.h. The last one should be the newest.
 
 mod adapters;
+mod cpp;
 
 use crate::cargo;
 use crate::compiler::compile;
@@ -141,6 +142,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     let python =
         Python { program: python()?, library: library.clone(), package: folder.join("python"), server };
     let adapters = Adapters::build(layout, &library)?;
+    let cpp = cpp::Programs::build(layout, &library, summary)?;
     let places =
         [TestDriver::Host, TestDriver::FakeDriver].into_iter().chain(runtimes.iter().map(TestDriver::Hip));
     let mut jobs = Vec::new();
@@ -169,6 +171,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
         let log = layout.logs().join(format!("{stem}-python.txt"));
         jobs.push(Job { name: format!("{}, plugins/python", place.shown()), command, log });
         jobs.extend(adapters.jobs(layout, &place, &python));
+        jobs.extend(cpp.jobs(layout, &place, &python));
     }
     if let Some((source, program)) = programs.iter().find(|(source, _)| *source == NO_VMM) {
         let mut command = TestDriver::FakeDriver.command(layout, program);
