@@ -116,7 +116,7 @@ class _Allocator:
         pool = self.pool(device)
         pool._handle.keep_stream(handle, stream)
         block = pool.alloc(size, stream=handle)
-        block._lent = True  # to an array: taking its memory away needs force=True
+        block._lent = "a CuPy array"  # taking its memory away needs force=True
         return cuda.MemoryPointer(cuda.UnownedMemory(block.address, size, block, device), 0)
 
 

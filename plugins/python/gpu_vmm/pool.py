@@ -81,8 +81,8 @@ class Block(Owner):
         self.size: int = unsigned("size", size)
         self.stream: int = unsigned("stream", stream)
         self._pool = pool
-        # Whether an array of another library uses it.
-        self._lent = False
+        # What uses it of another library, if anything does.
+        self._lent = ""
         self._address: Optional[int] = first
 
     def __repr__(self) -> str:
@@ -117,7 +117,7 @@ class Block(Owner):
         return status
 
     def free(self, *, force: bool = False) -> None:
-        """Frees the block. Raises NotFound if it was freed already; Busy if a CuPy array uses it, unless ``force`` is true."""
+        """Frees the block. Raises NotFound if it was freed already; Busy if CuPy or RMM uses it, unless ``force`` is true."""
         if not force:
             self._check_lent("free")
         with self._pool._blocks.lock:
@@ -128,7 +128,7 @@ class Block(Owner):
 
     def _check_lent(self, operation: str) -> None:
         if self._lent and self._address is not None:
-            raise Busy(f"{operation}: a CuPy array uses the block of {self.size} bytes; drop the array, or pass force=True")
+            raise Busy(f"{operation}: {self._lent} uses the block of {self.size} bytes; drop it, or pass force=True")
 
     def release(self) -> int:
         """Returns the address and passes its ownership to the caller, who frees it with :meth:`Pool.free`.
@@ -348,7 +348,7 @@ class Pool(Owner):
 
         They have memory of that device, from which the pool allocates from then on. The old device loses its access; :meth:`allow_access`
         gives it access as a peer. The call waits for the devices, and no work may use a block until it returns. Requests of other threads
-        wait meanwhile. Raises NoSuchDevice, PeerUnreachable, OutOfMemory, Suspended while a tag is suspended, and Busy while CuPy arrays use
+        wait meanwhile. Raises NoSuchDevice, PeerUnreachable, OutOfMemory, Suspended while a tag is suspended, and Busy while CuPy or RMM uses
         blocks, unless ``force`` is true, for memory that is exported or held elsewhere, or for a capture; Unsupported for a pool of
         PyTorch, whose tensors stay tensors of their device.
         """
@@ -379,7 +379,7 @@ class Pool(Owner):
     def free(self, address: SupportsIndex, *, force: bool = False) -> None:
         """Frees the block that begins at an address, in the order of its stream. A :class:`Block` object of it counts as freed.
 
-        Raises NotFound if no block begins there, or if it was freed already; Busy if a CuPy array uses it, unless ``force`` is true.
+        Raises NotFound if no block begins there, or if it was freed already; Busy if CuPy or RMM uses it, unless ``force`` is true.
         """
         at = unsigned("address", address)
         with self._blocks.lock:
@@ -413,7 +413,7 @@ class Pool(Owner):
         :meth:`resume`. The environment variable ``GPU_VMM_COPY_THREADS`` sets the number of threads that copy.
 
         Raises NotFound; OutOfMemory if the host has too little memory, after which nothing has changed; InvalidArgument for another
-        ``keep``; Busy while CuPy arrays use blocks with the tag, unless ``force`` is
+        ``keep``; Busy while CuPy or RMM uses blocks with the tag, unless ``force`` is
         true. With ``force``, nothing may use these arrays before :meth:`resume`.
         """
         went = ctypes.c_uint64()

@@ -78,10 +78,10 @@ class SavedPools(Case):
             pass
         pool.free(blocks.pop().release())
         # A suspension looks for the blocks of its tag.
-        asleep[0]._lent = True
+        asleep[0]._lent = "a CuPy array"
         with self.raises(gpu_vmm.Busy, "a CuPy array uses"):
             pool.suspend("weights")
-        asleep[0]._lent = False
+        asleep[0]._lent = ""
         self.assertGreater(pool.suspend("weights"), 0)
         with self.raises(gpu_vmm.Suspended):
             pool.save(self.path, ["weights"])
