@@ -90,10 +90,11 @@ const HOST: Backend = [
 ];
 
 /// The crates, the lowest first. Those in one line are independent of each other.
-const CRATES: [&[&str]; 8] = [
+const CRATES: [&[&str]; 9] = [
     &["gpu-vmm-core"],
     &["gpu-vmm-cuda", "gpu-vmm-hip", "gpu-vmm-host", "gpu-vmm-premap", "gpu-vmm-share", "gpu-vmm-snapshot"],
-    &["gpu-vmm-pool", "gpu-vmm-serve"],
+    &["gpu-vmm-pool"],
+    &["gpu-vmm-serve"],
     &["gpu-vmm"],
     &["gpu-vmm-testkit"],
     &["gpu-vmm-bench", "gpu-vmm-replay"],

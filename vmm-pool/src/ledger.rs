@@ -1,6 +1,6 @@
 //! The budget of a pool, and the memory that all of its kinds hold.
 
-use crate::BudgetSource;
+use crate::budget_source::BudgetSource;
 use gpu_vmm_core::Bytes;
 use gpu_vmm_premap::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::fmt;

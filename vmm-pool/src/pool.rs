@@ -1,6 +1,8 @@
 //! The pool type and the path of an allocation.
 
+use crate::Block;
 use crate::block_memory::BlockMemory;
+use crate::budget_source::BudgetEffort;
 use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, aligned_class, class_of, size_of};
 use crate::core::{Core, PAGE, Request, Shortage};
 use crate::kinds::{Kinds, Waits};
@@ -15,7 +17,6 @@ use crate::stream_order::StreamIndex;
 use crate::tags::Tag;
 use crate::thread_cache::body::{Body, Place, Ready};
 use crate::thread_cache::{Cache, ThreadCacheRef, batch_of};
-use crate::{Block, BudgetEffort};
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, ErrorKind, Operation, Result, Stream};
 use gpu_vmm_premap::PremapThread;
 use gpu_vmm_premap::sync::thread_number;

@@ -5,12 +5,13 @@
 #![allow(unsafe_code)] // promises that work has been waited for
 
 use crate::away::{Away, Part};
+use crate::budget_source::BudgetEffort;
 use crate::core::{Core, Shortage};
 use crate::error::ExhaustedResource;
 use crate::mapping::Mapping;
 use crate::shared::{CoreGuard, Inner};
 use crate::tags::{Tag, TagState};
-use crate::{BudgetEffort, Pool, PoolError};
+use crate::{Pool, PoolError};
 use gpu_vmm_core::extend::span;
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Grant, Operation, Region, Result, WaitFor};
 use gpu_vmm_premap::sync::PoisonError;

@@ -227,7 +227,7 @@ fn programs_are_listed_with_their_limits() {
     use gpu_vmm::pool::Pool;
     use gpu_vmm::serve::{Client, QuotaOptions};
     use gpu_vmm::{AnyBackend, Bytes, Vendor};
-    let folder = Folder::new();
+    let folder = Folder::new("programs");
     let limits =
         ["--budget", "64MiB", "--program-limit", "48MiB", "--user-limit", "56MiB", "--answer-within", "5s"];
     let server = Server::start(&folder, &limits);

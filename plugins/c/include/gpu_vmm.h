@@ -425,6 +425,23 @@ typedef struct {
   char tag[64];
 } gpu_vmm_block;
 
+// How the pools of a program take part in a server's budget. All zeros, as after `= {0}`, is the default.
+typedef struct {
+  // The program's name in lists and errors, a string; null for the name of its executable file.
+  const char *name;
+  // Programs of a lower priority are asked first for memory, and their requests wait longer: -128 to 127. Those above 0 are for the
+  // server's own user and for root.
+  int32_t priority;
+  // The effective user that the server must have, if `has_user` is true; else this process's.
+  uint32_t user;
+  // Whether the server has the user `user`.
+  bool has_user;
+  // How long a request waits for memory that other programs have, in milliseconds; 0 for 10 seconds.
+  uint64_t wait_ms;
+  // Must be zero. Later versions place their settings here.
+  uint64_t reserved[4];
+} gpu_vmm_program_options;
+
 // A block of a restored pool.
 typedef struct {
   // Its first address.
@@ -480,23 +497,6 @@ typedef struct {
   // Must be zero. Later versions place their settings here.
   uint64_t reserved[4];
 } gpu_vmm_part;
-
-// How the pools of a program take part in a server's budget. All zeros, as after `= {0}`, is the default.
-typedef struct {
-  // The program's name in lists and errors, a string; null for the name of its executable file.
-  const char *name;
-  // Programs of a lower priority are asked first for memory, and their requests wait longer: -128 to 127. Those above 0 are for the
-  // server's own user and for root.
-  int32_t priority;
-  // The effective user that the server must have, if `has_user` is true; else this process's.
-  uint32_t user;
-  // Whether the server has the user `user`.
-  bool has_user;
-  // How long a request waits for memory that other programs have, in milliseconds; 0 for 10 seconds.
-  uint64_t wait_ms;
-  // Must be zero. Later versions place their settings here.
-  uint64_t reserved[4];
-} gpu_vmm_program_options;
 
 // A fabric handle, which any network can carry. Every process on a machine of the same fabric that has its bytes can import the
 // memory.
@@ -1952,6 +1952,19 @@ gpu_vmm_status gpu_vmm_pool_allow_access(const gpu_vmm_pool *pool,
 gpu_vmm_status gpu_vmm_pool_move_to_device(const gpu_vmm_pool *pool,
                                            uint32_t device);
 
+// Lets the server at a path, `gpu-vmm serve`, divide the memory of its devices between the pools of this program, which are created from
+// now on, and those of other programs: also the pools that serve PyTorch and CuPy. Null options mean the default. A null path: new pools
+// have no server. Before the first call, the server is the one at the path in the environment variable GPU_VMM_POOL_SERVER, if that is set.
+//
+// The call does not connect. A pool connects when it is created, which fails with the statuses of gpu_vmm_connect, and with
+// GPU_VMM_INVALID_ARGUMENT for a priority that is not allowed. Linux only.
+//
+// # Safety
+//
+// `path` is null or a string. `options` is null or points to initialized options.
+gpu_vmm_status gpu_vmm_set_pool_server(const char *path,
+                                       const gpu_vmm_program_options *options);
+
 // Allocates page-locked host memory of `size` bytes. Allocating takes longer than a copy. Free it with
 // gpu_vmm_pinned_free. CUDA: cuMemHostRegister or cuMemHostAlloc; HIP: hipHostMalloc.
 //
@@ -2668,19 +2681,6 @@ gpu_vmm_status gpu_vmm_layout_note(const gpu_vmm_layout *layout,
 //
 // `layout` is null or a layout. `key` is null or a string. `note` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_layout_find_note(const gpu_vmm_layout *layout, const char *key, const char **note);
-
-// Lets the server at a path, `gpu-vmm serve`, divide the memory of its devices between the pools of this program, which are created from
-// now on, and those of other programs: also the pools that serve PyTorch and CuPy. Null options mean the default. A null path: new pools
-// have no server. Before the first call, the server is the one at the path in the environment variable GPU_VMM_POOL_SERVER, if that is set.
-//
-// The call does not connect. A pool connects when it is created, which fails with the statuses of gpu_vmm_connect, and with
-// GPU_VMM_INVALID_ARGUMENT for a priority that is not allowed. Linux only.
-//
-// # Safety
-//
-// `path` is null or a string. `options` is null or points to initialized options.
-gpu_vmm_status gpu_vmm_set_pool_server(const char *path,
-                                       const gpu_vmm_program_options *options);
 
 // Returns what a server has granted to a pool, in bytes, and whether the server is there: it may have ended, and the pool then keeps its
 // budget. Null places are not written.

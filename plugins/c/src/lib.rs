@@ -27,6 +27,8 @@ mod pages;
 mod physical;
 mod pool;
 mod pool_options;
+#[cfg(target_os = "linux")]
+mod pool_server;
 mod properties;
 mod queue;
 mod region;

@@ -47,7 +47,7 @@ impl Pool {
     pub(crate) fn of(backend: &AnyBackend, blocks: Blocks<AnyBackend>) -> CallResult<Self> {
         Ok(Self {
             #[cfg(target_os = "linux")]
-            quota: crate::serve::pools::connect(backend, &blocks)?,
+            quota: crate::pool_server::connect(backend, &blocks)?,
             backend: backend.clone(),
             blocks,
             stores: Arc::default(),

@@ -5,7 +5,7 @@
 
 mod lease;
 mod parts;
-pub(crate) mod pools;
+mod pools;
 mod status_text;
 
 use crate::backend::Backend;

@@ -265,6 +265,8 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(object.client, gpu_vmm_connect(backend, "/no/such/socket", &object.client));
     FAILS(object.client, gpu_vmm_connect_user(backend, "/no/such/socket", 0, &object.client));
     FAILS(text, gpu_vmm_client_status(NULL, &text));
+    FAILS(number, gpu_vmm_pool_granted(NULL, &number, NULL));
+    FAILS(number, gpu_vmm_pool_wake(NULL, "tag", &number));
     FAILS(object.lease, gpu_vmm_client_create(NULL, "name", 1, NULL, &object.lease));
     FAILS(object.lease, gpu_vmm_client_open(NULL, "name", GPU_VMM_LEASE_READ, 0, &object.lease));
     FAILS(object.lease, gpu_vmm_client_load(NULL, "/no/such/file", "name", NULL, &object.lease));

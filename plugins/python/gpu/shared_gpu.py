@@ -36,6 +36,10 @@ def work(given: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     count = int(given.gib * NEEDS) * GIB // LAYER
+    if given.socket:
+        # Two programs that each had a part and waited for the rest would wait in vain.
+        pool = vmm.device_pool()
+        pool.reserve(count * LAYER + GIB, given.wait)
     torch.manual_seed(given.seed)
     layers = [torch.randn(LAYER // 4, device="cuda") for _ in range(count)]
     waited, asleep = 0.0, 0
@@ -46,6 +50,7 @@ def work(given: argparse.Namespace) -> dict[str, Any]:
                 layer.mul_(0.999).add_(other[: layer.numel()], alpha=1e-3).add_(phase * step * 1e-4)
         torch.cuda.synchronize()
         if given.socket:
+            pool.reserve(0)
             vmm.let_sleep()
         print(json.dumps({"phase": phase}), flush=True)
         time.sleep(given.rest)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import unittest
+import weakref
 
 import gpu_vmm
 from served import COMMAND, WHY_NOT, Served
@@ -162,6 +163,18 @@ print([one["lease"] for one in client.clients()])
         said = self.elsewhere(code.replace("COPY", "True"), flags=())
         self.assertIn(f"[False, False, False, False]\n[False, False, False]{tail}['read']\n", said)
         same(loaded(), first)
+
+    def test_views_keep_no_memory_of_the_loaded_weights(self):
+        model = torch.nn.Linear(8, 4)
+        base = model.weight.data
+        model.first, known = base[0], weakref.ref(base)
+        model.again = model.first
+        del base
+        with torch.no_grad():
+            _state.publish_state(torch, model, "views", self.client, {}, device=torch.device(CPU), share=True)
+        self.assertIsNone(known())
+        self.assertTrue(self.inside(model.weight) and model.first.data_ptr() == model.weight.data_ptr())
+        self.assertIs(model.again, model.first)
 
     def test_class_and_attributes_of_parameters_are_kept(self):
         class Weight(torch.nn.Parameter):

@@ -221,6 +221,34 @@ public:
     result<bytes> trim_host() { return detail::get<bytes>("pool::trim_host", gpu_vmm_trim_host, get()); }
 
     /// @}
+    /// @name A server that divides the memory between programs: see serve::set_pool_server
+    /// @{
+
+    /// Returns what the server has granted to the pool.
+    [[nodiscard]] result<bytes> granted() const {
+        std::uint64_t granted = 0;
+        const gpu_vmm_status status = gpu_vmm_pool_granted(get(), &granted, nullptr);
+        return detail::finish("pool::granted", status, bytes(granted));
+    }
+    /// Returns whether the server is there. A pool without it keeps its budget.
+    [[nodiscard]] result<bool> is_connected() const {
+        bool connected = false;
+        const gpu_vmm_status status = gpu_vmm_pool_granted(get(), nullptr, &connected);
+        return detail::finish("pool::is_connected", status, connected);
+    }
+    /// Reserves a part of the budget before it is used: waits until the server has granted `size` in all, and gives no part of it back until
+    /// another call reserves less.
+    result<void> reserve(bytes size, std::chrono::milliseconds wait) {
+        return detail::call("pool::reserve", gpu_vmm_pool_reserve, get(), size.count(), detail::milliseconds(wait));
+    }
+    /// Lets the server suspend a tag when other programs need its memory. Nothing may use its blocks until #wake.
+    result<void> let_sleep(const std::string &tag) {
+        return detail::call("pool::let_sleep", gpu_vmm_pool_let_sleep, get(), detail::c_text(tag));
+    }
+    /// Makes a tag usable again that can sleep, with its contents. Returns the number of bytes that came back.
+    result<bytes> wake(const std::string &tag) { return detail::get<bytes>("pool::wake", gpu_vmm_pool_wake, get(), detail::c_text(tag)); }
+
+    /// @}
     /// @name Limits, devices and statistics
     /// @{
 

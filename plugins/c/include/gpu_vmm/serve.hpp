@@ -5,6 +5,7 @@
 
 #include "region.hpp"
 
+#include <chrono>
 #include <optional>
 
 GPU_VMM_BEGIN_NAMESPACE
@@ -267,6 +268,33 @@ private:
         return c;
     }
 };
+
+/// How the pools of a program take part in a server's budget.
+struct program_options {
+    /// The program's name in lists and errors; empty for the name of its executable file.
+    std::string name;
+    /// Programs of a lower priority are asked first for memory: -128 to 127. Those above 0 are for the server's own user and for root.
+    int priority = 0;
+    /// How long a request waits for memory that other programs have; zero for 10 seconds.
+    std::chrono::milliseconds wait{0};
+    /// The effective user of the server if it is another one.
+    std::optional<std::uint32_t> user;
+};
+
+/// Lets the server at the path of its socket divide the memory of its devices between the pools of this program that are created from now on
+/// and those of other programs. A pool connects when it is created.
+inline result<void> set_pool_server(const std::string &path, const program_options &options = {}) {
+    gpu_vmm_program_options c{};
+    c.name = options.name.empty() ? nullptr : detail::c_text(options.name);
+    c.priority = options.priority;
+    c.user = options.user.value_or(0);
+    c.has_user = options.user.has_value();
+    c.wait_ms = detail::milliseconds(options.wait);
+    return detail::call("serve::set_pool_server", gpu_vmm_set_pool_server, detail::c_text(path), &c);
+}
+
+/// Lets pools that are created from now on have no server, whatever the environment variable GPU_VMM_POOL_SERVER says.
+inline result<void> set_no_pool_server() { return detail::call("serve::set_no_pool_server", gpu_vmm_set_pool_server, nullptr, nullptr); }
 
 } // namespace serve
 GPU_VMM_END_NAMESPACE

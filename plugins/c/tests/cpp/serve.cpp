@@ -45,6 +45,22 @@ static void layouts() {
     FAILS(not_found, layout.find_part("none"));
 }
 
+static void programs(const gpu_vmm::backend &backend, const std::string &path) {
+    VALUE(serve::set_pool_server(path, {"C++", 1, 20s, {}}));
+    auto pool = VALUE(gpu_vmm::pool::create(backend));
+    VALUE(serve::set_no_pool_server());
+    demand(VALUE(pool.is_connected()), "the pool has a server");
+    VALUE(pool.reserve(8_MiB, 20s));
+    demand(VALUE(pool.granted()) >= 8_MiB, "the reservation");
+    auto tagged = VALUE(pool.tagged("kv"));
+    const auto block = VALUE(tagged.allocate(2_MiB));
+    VALUE(pool.let_sleep("kv"));
+    demand(VALUE(pool.wake("kv")) == 0_B, "nobody has needed the memory");
+    FAILS(not_found, pool.let_sleep("none"));
+    auto alone = VALUE(gpu_vmm::pool::create(backend));
+    FAILS(unsupported, alone.reserve(8_MiB, 0s));
+}
+
 int main(int count, char **arguments) {
     layouts();
     const char *const command = std::getenv("GPU_VMM_TEST_SERVER");
@@ -64,6 +80,7 @@ int main(int count, char **arguments) {
 
     const auto backend = backend_of(count, arguments);
     auto client = connected(backend, path);
+    programs(backend, path);
     auto writer = VALUE(client.create("model/weights", 1_MiB));
     VALUE(VALUE(writer.region()).write("first", 6_B, 512_B));
     auto layout = VALUE(serve::layout::create());

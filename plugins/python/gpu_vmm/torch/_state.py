@@ -154,12 +154,20 @@ def publish_state(
 
 
 def _share(torch: Any, places: Mapping[str, _Slot], described: Mapping[str, Mapping[str, Any]], lease: Lease) -> None:
-    """Makes weights the region's memory, in the same objects."""
-    memory = _Memory(torch, lease, described, False)
+    """Makes weights the region's memory, in the same objects, but for views: these would keep the tensors that they were made of, and the
+    memory with them.
+    """
+    memory, views = _Memory(torch, lease, described, False), {}
     with torch.no_grad():
         for name, slot in places.items():
-            if described[name].get("shared"):
+            about = described[name]
+            if not about.get("shared") and about.get("same") not in views:
+                continue
+            if slot.tensor._base is None:
                 slot.tensor.data = memory.tensor(name)
+            else:
+                views[name] = views[about["same"]] if "same" in about else memory.tensor(name)
+                setattr(slot.owner, slot.key, views[name])
 
 
 def _copy_group(torch: Any, lease: Lease, offset: int, begin: int, end: int, storage: Any) -> None:
