@@ -4,6 +4,7 @@ use crate::budget_source::{BudgetEffort, BudgetSource};
 use crate::core::{Core, Shortage};
 use crate::error::ExhaustedResource;
 use crate::kinds::Kinds;
+use crate::ledger::Ledger;
 use crate::owner::Owner;
 use crate::pool::Pool;
 use crate::tags::Tag;
@@ -61,7 +62,7 @@ impl<B: Backend> Pool<B> {
             let reason = "the pool has a source of its budget already".to_owned();
             return Err(Error::new(operation, Detail::Unsupported { reason }));
         }
-        self.lower_budget(operation, Bytes::ZERO)
+        Ok(self.lower_budget(operation, Bytes::ZERO))
     }
 
     /// Raises the budget by what the pool's [source](Self::set_budget_source) grants. One thread at a time may change the budget.
@@ -85,7 +86,7 @@ impl<B: Backend> Pool<B> {
         let operation = Operation::SetBudget;
         self.owner.inner.process.check(operation)?;
         let before = self.kinds.ledger.budget();
-        let after = self.lower_budget(operation, Bytes(before.0.saturating_sub(most.0)))?;
+        let after = self.lower_budget(operation, Bytes(before.0.saturating_sub(most.0)));
         Ok(Bytes(before.0.saturating_sub(after.0)))
     }
 
@@ -125,19 +126,37 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Lowers the budget to `least`, or to what the pool still holds then.
-    fn lower_budget(&self, operation: Operation, least: Bytes) -> Result<Bytes> {
+    fn lower_budget(&self, operation: Operation, least: Bytes) -> Bytes {
         let ledger = &self.kinds.ledger;
         let before = ledger.budget();
-        if let Err(error) = self.apply_budget(operation, least) {
-            // What could not return counts as held.
-            self.owner.backend.drop_log().record(error);
-        }
+        let apply = |budget| {
+            // What could not return counts as held, and the budget holds nevertheless: an error must not hide how much was taken.
+            if let Err(error) = self.apply_budget(operation, budget) {
+                self.owner.backend.drop_log().record(error);
+            }
+        };
+        // A fence of the program may panic: then nothing was taken.
+        let undo = Restores { ledger, budget: before };
+        apply(least);
         // Every thread that has created memory by the earlier budget has counted it: it held a core, which this call has held since.
         let after = Bytes(ledger.held().max(least.0).min(before.0));
+        std::mem::forget(undo);
         if after > least {
-            self.apply_budget(operation, after)?;
+            apply(after);
         }
-        Ok(after)
+        after
+    }
+}
+
+/// Restores the budget if it is dropped.
+struct Restores<'a> {
+    ledger: &'a Ledger,
+    budget: Bytes,
+}
+
+impl Drop for Restores<'_> {
+    fn drop(&mut self) {
+        self.ledger.set_budget(self.budget);
     }
 }
 

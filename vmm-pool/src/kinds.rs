@@ -135,12 +135,15 @@ impl<B: Backend> Kinds<B> {
     fn try_memory(&self, memory: Properties) -> Result<()> {
         let backend = &self.first.backend;
         let size = backend.granularity_of(Operation::CreatePool, &memory)?.bytes();
+        let inner = &self.first.inner;
+        let mut core = inner.core(Operation::CreatePool)?;
+        // Under a core: a thread that lowers the budget looks at what is held in a later hold.
         if !self.ledger.claim(size.0, self.ledger.budget().0) {
             return Ok(());
         }
         // Requests that find too little memory wait for the end of the trial.
-        let inner = &self.first.inner;
-        inner.core(Operation::CreatePool)?.ongoing.begin();
+        core.ongoing.begin();
+        drop(core);
         let tried = PhysicalMemory::create(backend, size, memory).map(drop);
         self.ledger.give_back(size.0);
         inner.core(Operation::CreatePool)?.ongoing.end();

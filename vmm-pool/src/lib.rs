@@ -166,6 +166,7 @@ pub use snapshot::{
     BlockSnapshot, BlockState, FramesSnapshot, Moment, PagesSnapshot, PoolSnapshot, SpaceSnapshot,
 };
 pub use stats::{BinStats, DriverCalls, PoolStats};
+pub use tags::TagId;
 pub use tracking::Unfreed;
 pub use usage::{MemoryRun, PoolLayout, PoolUsage, WaitingBlocks};
 

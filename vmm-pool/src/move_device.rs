@@ -52,7 +52,7 @@ impl<B: Backend> Pool<B> {
     ///
     /// [`NoSuchDevice`](Detail::NoSuchDevice); [`ForeignHandle`](Detail::ForeignHandle) for a ring of another backend;
     /// [`PoolError::Suspended`](crate::PoolError::Suspended) if a tag is suspended; [`Unsupported`](Detail::Unsupported) if either
-    /// device has no virtual memory management, or if the pool's pages are smaller than the granularity of `device`; [`PeerUnreachable`](Detail::PeerUnreachable) if a device that has access cannot reach
+    /// device has no virtual memory management, if a [source](Self::set_budget_source) grants the pool its budget, or if the pool's pages are smaller than the granularity of `device`; [`PeerUnreachable`](Detail::PeerUnreachable) if a device that has access cannot reach
     /// the new memory; [`StillReferenced`](Detail::StillReferenced) if memory of a block was exported, or is held by another region or
     /// by [`Pool::memory_at`]; and the other errors of `Region::move_to_device`. What has moved is moved back, and the pool is as before.
     /// If that fails too ([`RollbackFailed`](Detail::RollbackFailed)), a kind that could not return is on `device`, where a second call
@@ -78,6 +78,13 @@ impl<B: Backend> Pool<B> {
             check_same(OPERATION, ring.backend(), backend)?;
         }
         self.owner.inner.core(OPERATION)?.check_virtual(OPERATION)?;
+        let own = self.kinds.first.memory().device;
+        if device != own && self.kinds.ledger.source().is_some() {
+            let reason = format!(
+                "a source, such as a server, grants the pool memory of {own}, not of {device}; move the pool before it has a source"
+            );
+            return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
+        }
         check_virtual_memory(OPERATION, backend, device)?;
         let mut total = lock(&self.kinds.total);
         let (kinds, goal) = (self.kinds.all(), Place { device, total: of_device, left: None });

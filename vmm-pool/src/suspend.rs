@@ -10,7 +10,7 @@ use crate::core::{Core, Shortage};
 use crate::error::ExhaustedResource;
 use crate::mapping::Mapping;
 use crate::shared::{CoreGuard, Inner};
-use crate::tags::{Tag, TagState};
+use crate::tags::{Tag, TagId, TagState};
 use crate::{Pool, PoolError};
 use gpu_vmm_core::extend::span;
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Grant, Operation, Region, Result, WaitFor};
@@ -59,6 +59,35 @@ impl<B: Backend> Pool<B> {
         let memory = self.suspend_now(operation, &tag, store, done)?;
         transition.ends = Some(TagState::Suspended);
         Ok(memory)
+    }
+
+    /// Suspends a tag as [`suspend`](Self::suspend) does, unless the tag has ended or was forgotten, or another call suspends, resumes or
+    /// moves it now, on this thread or another: then returns zero at once. A thread that other calls wait for needs this, such as the
+    /// thread that gives memory back to a [source](crate::BudgetSource) of the budget: a resume may wait for the source.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`suspend`](Self::suspend), except [`PoolError::NoSuchTag`].
+    pub fn try_suspend(&self, tag: TagId, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Bytes> {
+        let (operation, inner) = (Operation::Suspend, &*self.owner.inner);
+        let core = inner.core(operation)?;
+        core.check_virtual(operation)?;
+        let tag = core.tags.with_id(tag).filter(|tag| tag.state() == TagState::Active);
+        let Some(tag) = tag else { return Ok(Bytes::ZERO) };
+        span!(Suspend, tag = &*tag.name);
+        let mut transition = Transition::of_settled(core, operation, (tag, inner), TagState::Suspending);
+        let memory = self.suspend_now(operation, &Arc::clone(&transition.tag), store, done)?;
+        transition.ends = Some(TagState::Suspended);
+        Ok(memory)
+    }
+
+    /// Returns the identity of a tag.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::NoSuchTag`].
+    pub fn tag_id(&self, tag: &str) -> Result<TagId> {
+        Ok(self.tag_named(Operation::QueryTag, tag)?.id)
     }
 
     /// Suspends a tag from which nothing is allocated any more.
@@ -320,12 +349,21 @@ impl<'a, B: Backend> Transition<'a, B> {
         if before == TagState::Active && state == TagState::Resuming {
             return Ok(None);
         }
+        Ok(Some(Self::of_settled(core, operation, (Arc::clone(tag), inner), state)))
+    }
+
+    /// Begins a transition of a tag that no thread suspends, resumes or moves.
+    fn of_settled(
+        core: CoreGuard<'a, B>,
+        operation: Operation,
+        (tag, inner): (Arc<Tag>, &'a Inner<B>),
+        state: TagState,
+    ) -> Self {
+        // A call that fails leaves a suspended tag suspended.
+        let ends = Some(tag.state()).filter(|before| *before == TagState::Suspended);
         tag.set_state(state);
         drop(core);
-        let tag = Arc::clone(tag);
-        // A call that fails leaves a suspended tag suspended.
-        let ends = Some(before).filter(|before| *before == TagState::Suspended);
-        Ok(Some(Self { inner, operation, tag, ends }))
+        Self { inner, operation, tag, ends }
     }
 }
 

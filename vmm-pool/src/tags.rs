@@ -5,10 +5,15 @@ use gpu_vmm_core::{Detail, Error, Operation};
 use gpu_vmm_premap::sync::atomic::{AtomicU8, Ordering};
 use gpu_vmm_premap::sync::{Arc, RwLock};
 
+/// The identity of a tag of a pool: another tag that has its name later has another one. [`Pool::tag_id`](crate::Pool::tag_id) returns it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TagId(u64);
+
 /// A tag, shared by all of its pool handles.
 #[derive(Debug)]
 pub(crate) struct Tag {
     pub(crate) index: u16,
+    pub(crate) id: TagId,
     pub(crate) name: Box<str>,
     /// A [`TagState`], and [`HAS_LOST`] or not. Changed under the core's lock; requests read it under the lock of their thread cache.
     state: AtomicU8,
@@ -96,6 +101,8 @@ pub(crate) struct Tags {
     pub(crate) list: Vec<Own>,
     /// The numbers of tags that have ended.
     vacant: Vec<u16>,
+    /// The number of tags that there were.
+    made: u64,
 }
 
 impl Tags {
@@ -111,7 +118,9 @@ impl Tags {
         let next = || u16::try_from(self.list.len()).map_err(too_many);
         let index = self.vacant.last().map_or_else(next, |index| Ok(*index))?;
         let state = AtomicU8::new(0);
-        let tag = Arc::new(Tag { index, name: name.into(), state, copies: RwLock::new(()) });
+        self.made += 1;
+        let id = TagId(self.made);
+        let tag = Arc::new(Tag { index, id, name: name.into(), state, copies: RwLock::new(()) });
         let own = Own { tag: Arc::clone(&tag), is_named: true, has_ended: false, spaces: Vec::new() };
         match self.vacant.pop() {
             Some(index) => self.list[usize::from(index)] = own,
@@ -147,6 +156,11 @@ impl Tags {
 
     pub(crate) fn find(&self, name: &str) -> Option<Arc<Tag>> {
         self.list.iter().find(|own| own.is_named && &*own.tag.name == name).map(|own| Arc::clone(&own.tag))
+    }
+
+    /// Returns the tag with this identity, if it can be found by its name.
+    pub(crate) fn with_id(&self, id: TagId) -> Option<Arc<Tag>> {
+        self.list.iter().find(|own| own.is_named && own.tag.id == id).map(|own| Arc::clone(&own.tag))
     }
 
     pub(crate) fn get(&self, index: u16) -> &Arc<Tag> {

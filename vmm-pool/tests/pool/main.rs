@@ -15,6 +15,7 @@ mod faults;
 mod fence;
 mod forked;
 mod found;
+mod granted;
 mod kinds;
 mod last_freed;
 mod lend;
