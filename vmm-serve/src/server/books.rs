@@ -30,7 +30,7 @@ impl Books {
 
     /// Returns the memory that is held or promised anywhere.
     pub(super) fn held(&self) -> u64 {
-        self.0.values().map(|book| book.held()).sum()
+        self.0.values().fold(0, |sum, book| sum.saturating_add(book.held()))
     }
 }
 

@@ -97,7 +97,9 @@ impl<B: Backend> Server<B> {
             (Role::Program(mut program), stays) => {
                 let place = program.place;
                 (program.wants, program.asked) = (None, None);
-                if let Some(process) = stays {
+                if let Some(process) = stays
+                    && program.grant.left() > 0
+                {
                     let left = Left::Program { program, user, number };
                     self.lingering.push(Lingering { process, left });
                 }

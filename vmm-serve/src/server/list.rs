@@ -162,12 +162,13 @@ impl<B: Backend> Server<B> {
     /// Returns the state of the server.
     pub fn info(&self) -> ServerInfo {
         let held = self.books.held();
+        let granted = self.grants().fold(0, |sum: u64, grant| sum.saturating_add(grant.left()));
         ServerInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             vendor: self.backend.vendor().name().to_owned(),
             process: std::process::id(),
             held,
-            old: held.saturating_sub(self.named(None) + self.grants().map(Promise::left).sum::<u64>()),
+            old: held.saturating_sub(self.named(None).saturating_add(granted)),
             budget: self.options.budget.map(|budget| budget.0),
             clients: self.connections.len() as u32,
         }

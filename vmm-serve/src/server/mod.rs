@@ -98,6 +98,10 @@ pub struct Server<B: Backend> {
     worked: u64,
     /// No connection is accepted before this.
     paused: Option<Instant>,
+    /// When it began, without a state.
+    began: Instant,
+    /// True if pools have joined soon with memory, as after the end of an earlier server that handed nothing over.
+    is_again: bool,
     /// True if another process has taken over.
     is_over: bool,
 }
@@ -122,6 +126,8 @@ impl<B: Backend> Server<B> {
             next: 1,
             worked: 0,
             paused: None,
+            began: Instant::now(),
+            is_again: false,
             is_over: false,
         }
     }

@@ -3,9 +3,9 @@
 
 use super::tests::{Served, UNIT, hear, say, say_with};
 use super::*;
-use crate::protocol::{LeaseKind, Request};
+use crate::protocol::{Join, LeaseKind, ProgramReport, Request};
 use crate::{Layout, sealed};
-use gpu_vmm_core::Bytes;
+use gpu_vmm_core::{Bytes, DeviceUuid};
 use gpu_vmm_host::HostBackend;
 use gpu_vmm_share::Channel;
 use gpu_vmm_testkit::Random;
@@ -16,6 +16,9 @@ const NAMES: usize = 4;
 const BUDGET: u64 = 24 * UNIT;
 const CLIENTS: usize = 16;
 
+/// The limit of each program.
+const PROGRAM: u64 = 16 * UNIT;
+
 /// Returns a number that is mostly small, and else near a limit.
 fn number(random: &mut Random, most: usize) -> u64 {
     match random.below(12) {
@@ -23,6 +26,47 @@ fn number(random: &mut Random, most: usize) -> u64 {
         1 => 1 << random.below(64),
         _ => random.below(most) as u64,
     }
+}
+
+/// Returns a size, which mostly is a few handles.
+fn size(random: &mut Random) -> u64 {
+    number(random, 10).wrapping_mul(if random.below(10) == 0 { 1 } else { UNIT })
+}
+
+/// Returns a request of a program, with any numbers.
+fn request_of_program(random: &mut Random, served: &Served) -> Request {
+    match random.below(12) {
+        0..6 => Request::Reserve {
+            number: number(random, 3),
+            least: size(random),
+            most: size(random),
+            wait_ms: number(random, 3),
+            asks: random.below(3) > 0,
+        },
+        // The number of a question, or of none.
+        6..10 => {
+            let asked =
+                served.server.programs().filter_map(|(_, _, program)| Some(program.asked?.ask)).next();
+            let ask = if random.below(3) > 0 { asked.unwrap_or_default() } else { number(random, 50) };
+            Request::Give { ask, bytes: size(random) }
+        }
+        10 => Request::Report(ProgramReport {
+            reserved: size(random),
+            held: size(random),
+            live: size(random),
+            can_sleep: size(random),
+            asleep: size(random),
+        }),
+        _ => Request::Release,
+    }
+}
+
+/// Returns a request to join, mostly a right one.
+fn join(random: &mut Random, served: &Served) -> Request {
+    let device = served.server.backend.devices()[0].uuid.unwrap();
+    let device = if random.below(20) == 0 { DeviceUuid([7; 16]) } else { device };
+    let name = if random.below(20) == 0 { String::new() } else { format!("p{}", random.below(2)) };
+    Request::Join(Join { name, device, priority: random.below(256) as u8 as i8, holds: size(random) })
 }
 
 /// Returns a request, which mostly is one that the client can send now.
@@ -72,6 +116,7 @@ struct Client {
     /// False for one that never reads.
     reads: bool,
     has_lease: bool,
+    is_program: bool,
 }
 
 /// Checks the books against what is there.
@@ -108,8 +153,16 @@ fn check(server: &Server<HostBackend>) {
         assert_eq!(region.bytes(), if region.epoch == 0 { 0 } else { region.size });
     }
     server.lingering.iter().flat_map(|one| one.holds()).for_each(&mut add);
+    let granted: u64 = server.grants().map(books::Promise::left).sum();
+    for (_, connection, program) in server.programs() {
+        assert!(program.wants.is_none() || connection.version > 1, "{program:?}");
+        assert!(program.grant.left() <= PROGRAM, "{program:?}");
+        // What waits could be served if others gave all that they have.
+        let wanted = program.wants.as_ref().map_or(0, |wanted| wanted.least);
+        assert!(wanted <= PROGRAM - program.grant.left(), "{program:?}");
+    }
     let held = server.books.held();
-    assert_eq!(held, alive.values().sum::<u64>() + promised);
+    assert_eq!(held, alive.values().sum::<u64>() + promised + granted);
     assert!(held <= BUDGET && server.named(None) <= held, "{held:#x}, {:#x} named", server.named(None));
 }
 
@@ -121,24 +174,36 @@ fn random_messages_keep_the_books_right() {
         budget: Some(Bytes(BUDGET)),
         clients: 2 * CLIENTS,
         regions: 3,
+        program_limit: Some(Bytes(PROGRAM)),
+        answer_within: Duration::from_millis(3),
         ..ServerOptions::default()
     };
     let mut served = Served::new(options);
     let mut random = Random(1);
     let mut clients: Vec<Client> = Vec::new();
-    let (mut epochs, mut leases) = (0, 0);
+    let (mut epochs, mut leases, mut grants, mut refusals) = (0, 0, 0, 0);
     for _ in 0..steps {
         let which = random.below(CLIENTS);
         if which >= clients.len() {
             let mut channel = served.connect();
             served.step();
             if random.below(20) > 0 {
-                say(&mut channel, &Request::Hello { lowest: 1, highest: 1 });
+                say(&mut channel, &Request::Hello { lowest: 1, highest: 1 + random.below(3) as u16 });
             }
-            clients.push(Client { channel, reads: random.below(4) > 0, has_lease: false });
+            let is_program = random.below(2) == 0;
+            if is_program {
+                served.step();
+                say(&mut channel, &join(&mut random, &served));
+            }
+            let reads = random.below(4) > 0;
+            clients.push(Client { channel, reads, has_lease: false, is_program });
         } else {
-            let Client { channel, has_lease, .. } = &mut clients[which];
-            let request = request(&mut random, &served, *has_lease);
+            let Client { channel, has_lease, is_program, .. } = &mut clients[which];
+            let request = match *is_program && random.below(30) > 0 {
+                true => request_of_program(&mut random, &served),
+                false if random.below(60) == 0 => join(&mut random, &served),
+                false => request(&mut random, &served, *has_lease),
+            };
             let needs = matches!(request, Request::Commit { layout: true }) != (random.below(30) == 0);
             let descriptors: Vec<OwnedFd> = needs.then(|| file(&mut random)).into_iter().collect();
             let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -158,11 +223,13 @@ fn random_messages_keep_the_books_right() {
             served.step();
             check(&served.server);
         }
-        clients.retain_mut(|Client { channel, reads, has_lease }| {
+        clients.retain_mut(|Client { channel, reads, has_lease, .. }| {
             while *reads && let Some(reply) = hear(channel) {
                 *has_lease |= matches!(reply, Reply::Granted { .. });
                 leases += u64::from(matches!(reply, Reply::Granted { .. }));
                 epochs += u64::from(matches!(reply, Reply::Epoch { .. }));
+                grants += u64::from(matches!(reply, Reply::Budget { granted: Ok(_), .. }));
+                refusals += u64::from(matches!(reply, Reply::Budget { granted: Err(_), .. }));
             }
             channel.is_connected()
         });
@@ -173,6 +240,7 @@ fn random_messages_keep_the_books_right() {
     }
     // How many there are depends on the time that the threads take which close connections.
     assert!(leases > steps / 1000 && epochs > 0, "{leases} leases, {epochs} epochs");
+    assert!(grants > steps / 1000 && refusals > steps / 1000, "{grants} grants, {refusals} refusals");
     clients.clear();
     // A child that another test has forked has the clients' ends until it ends.
     let since = Instant::now();

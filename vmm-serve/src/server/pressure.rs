@@ -27,6 +27,8 @@ pub(super) struct Pressure {
     is_stale: bool,
     /// No round begins before this.
     paused: Option<Instant>,
+    /// The next round within the limit of a user is for this user, or for the next one.
+    user: u32,
 }
 
 impl Pressure {
@@ -74,6 +76,9 @@ impl<B: Backend> Server<B> {
     /// Serves the requests of a device in their order. One that the device has no room for lets all later ones wait, and one for which its
     /// user's limit is too low those of the same user.
     fn serve(&mut self, place: DeviceId) {
+        if self.settles_until().is_some() {
+            return;
+        }
         let now = Instant::now();
         let on_it = self.programs().filter(|(_, _, program)| program.place == place);
         let waiting = on_it.filter_map(|(id, one, program)| {
@@ -98,10 +103,13 @@ impl<B: Backend> Server<B> {
                 break;
             }
         }
-        match (of_device, of_users.pop_first()) {
+        // The users have rounds by turns.
+        let user = self.pressure(place).user;
+        let of_user = of_users.range(user..).next().or_else(|| of_users.iter().next());
+        match (of_device, of_user) {
             (Some((id, missing)), _) => self.ask(id, missing, None, place),
             // Others cannot help if the user's limit is too low.
-            (None, Some((user, (id, missing)))) => self.ask(id, missing, Some(user), place),
+            (None, Some((user, (id, missing)))) => self.ask(*id, *missing, Some(*user), place),
             (None, None) => {}
         }
     }
@@ -173,6 +181,7 @@ impl<B: Backend> Server<B> {
                 }
                 None => {
                     pressure.end_round(now);
+                    pressure.user = only.map_or(pressure.user, |user| user.wrapping_add(1));
                     if pressure.paused.is_some() {
                         return;
                     }
@@ -217,7 +226,7 @@ impl<B: Backend> Server<B> {
             let paused = self.pressures.get(&place).and_then(|pressure| pressure.paused);
             let now = Instant::now();
             // A wait that is over goes on until the round ends.
-            [paused, Some(wanted.until).filter(|until| *until > now)]
+            [paused, Some(wanted.until).filter(|until| *until > now), self.settles_until()]
         });
         let asked =
             self.programs().filter_map(|(_, _, program)| program.asked.filter(|asked| !asked.is_late));

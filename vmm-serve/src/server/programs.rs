@@ -14,6 +14,9 @@ use gpu_vmm_core::{Backend, Bytes, DeviceId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// The time after the start of a server in which pools join that an earlier server knew, which was killed.
+const TO_RETURN: Duration = Duration::from_secs(1);
+
 /// How many holders a refusal names.
 const NAMED: usize = 8;
 
@@ -38,7 +41,7 @@ impl<B: Backend> Server<B> {
         }
         let (user, book) = (connection.peer.user_number(), self.books.at(place));
         // What a connection of this pool has left that has ended without notice.
-        let earlier = self.left_by(id, &name, place);
+        let earlier = self.left_by(id, (&name, holds), place);
         let of_earlier = earlier.map_or(0, |at| self.lingering[at].grant().map_or(0, Promise::left));
         let more = holds.saturating_sub(of_earlier);
         self.check_program(0, holds)?;
@@ -48,6 +51,7 @@ impl<B: Backend> Server<B> {
             return Err(self.no_room(id, place, (more, room, 0)));
         }
         earlier.map(|at| self.lingering.swap_remove(at));
+        self.note_join(holds);
         let mut grant = Promise::none(&book);
         grant.raise(holds);
         let program = Program {
@@ -68,14 +72,19 @@ impl<B: Backend> Server<B> {
         Ok(())
     }
 
-    /// Returns the place of what an earlier connection of the same pool has left.
-    fn left_by(&self, id: u64, name: &str, place: DeviceId) -> Option<usize> {
+    /// Returns the place of what an earlier connection of the same pool has left. Of several pools with one name, the pool that had about
+    /// as much: what the others have left counts until they come.
+    fn left_by(&self, id: u64, (name, holds): (&str, u64), place: DeviceId) -> Option<usize> {
         let peer = &self.connections.get(&id)?.peer;
         let process = peer.handle.as_ref()?;
-        self.lingering.iter().position(|one| {
-            let is_same = is_same_process((&one.process, one.number()), (process, peer.process));
-            is_same && matches!(&one.left, Left::Program { program, .. } if program.name == name && program.place == place)
-        })
+        let left = self.lingering.iter().enumerate().filter_map(|(at, one)| match &one.left {
+            Left::Program { program, .. } if program.name == name && program.place == place => {
+                let is_same = is_same_process((&one.process, one.number()), (process, peer.process));
+                is_same.then(|| (program.grant.left().abs_diff(holds), at))
+            }
+            _ => None,
+        });
+        left.min().map(|(_, at)| at)
     }
 
     /// Records what a program wants, or grants or refuses it at once.
@@ -89,10 +98,12 @@ impl<B: Backend> Server<B> {
         let Some(program) = self.connections.get(&id).and_then(|one| one.program()) else { return };
         let (place, book, has) = (program.place, Arc::clone(program.grant.book()), program.grant.left());
         let user = self.connections.get(&id).map_or(u32::MAX, |one| one.peer.user_number());
-        let granted = self.check_program(has, least).and_then(|()| {
+        let is_settling = self.settles_until().is_some();
+        let possible = self.check_program(has, least).and_then(|()| self.check_possible(id, (has, least)));
+        let granted = possible.and_then(|()| {
             let room = self.room(place, &book).min(self.room_of_user(user, &book));
             // Who waits goes first.
-            let is_first = !self.is_any_waiting(place);
+            let is_first = !self.is_any_waiting(place) && !is_settling;
             let most =
                 most.max(least).min(self.options.program_limit.map_or(u64::MAX, |limit| limit.0 - has));
             match (room >= least && is_first, asks) {
@@ -216,6 +227,35 @@ impl<B: Backend> Server<B> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Fails for what a program could not have even if all others gave back all that they have. Such a request would only let others wait
+    /// and give.
+    fn check_possible(&self, id: u64, (has, requested): (u64, u64)) -> Result<(), ServeError> {
+        let Some(connection) = self.connections.get(&id) else { return Ok(()) };
+        let Some(program) = connection.program() else { return Ok(()) };
+        let (user, all) = (connection.peer.user_number(), has.saturating_add(requested));
+        match self.options.limit_of_user(user) {
+            Some(Bytes(limit)) if all > limit => {
+                let has = self.held_by_user(user, program.grant.book());
+                Err(ServeError::OverLimit { whose: format!("user {user}"), limit, has, requested })
+            }
+            _ if all > self.budget(program.place) => {
+                let room = self.room(program.place, program.grant.book());
+                Err(self.no_room(id, program.place, (requested, room, 0)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that a pool has joined with memory: the server may have been started again, and others come too.
+    fn note_join(&mut self, holds: u64) {
+        self.is_again |= holds > 0 && self.began.elapsed() < TO_RETURN;
+    }
+
+    /// Returns until when pools may still come that an earlier server knew. Until then nothing is granted that they may hold.
+    pub(super) fn settles_until(&self) -> Option<Instant> {
+        Some(self.began + TO_RETURN).filter(|until| self.is_again && *until > Instant::now())
     }
 
     /// Returns true for the server's own user and for root.
