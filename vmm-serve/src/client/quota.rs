@@ -5,13 +5,13 @@ mod connection;
 
 use super::{Client, milliseconds};
 use crate::ServeError;
-use crate::protocol::Request;
+use crate::protocol::{MAX_WAIT_MS, Request};
 use answers::Sleepers;
 use connection::Link;
 use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Operation, Result};
 use gpu_vmm_pool::{BudgetEffort, BudgetSource, Pool, WeakPool};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,12 @@ const MOST_MORE: Bytes = Bytes::mib(512);
 
 /// The time in which the server answers a request after its own limit: it waits for each program that does not answer.
 const TO_REPLY: Duration = Duration::from_secs(600);
+
+/// The time in which the server answers a request that waits for nobody.
+const TO_REPLY_AT_ONCE: Duration = Duration::from_secs(10);
+
+/// How often a reservation asks for more, while others take what it gets.
+const ROUNDS: u32 = 64;
 
 /// How a pool takes part in a server's budget.
 #[derive(Clone, Debug)]
@@ -74,8 +80,8 @@ struct Shared<B: Backend> {
     /// The budget that the pool had before, which it does not exceed.
     most: u64,
     link: Link<B>,
-    /// Locked by the one thread that requests memory.
-    turn: Mutex<()>,
+    /// Locked by the one thread that changes the pool's budget, or tells a server of it.
+    changes: Mutex<()>,
     state: Mutex<State>,
     changed: Condvar,
     sleepers: Sleepers,
@@ -83,6 +89,8 @@ struct Shared<B: Backend> {
 
 #[derive(Debug, Default)]
 struct State {
+    /// When the wait of the one thread that requests memory ends; none while no thread does.
+    turn: Option<Instant>,
     /// The number of the last request, and the reply to it.
     request: u64,
     reply: Option<std::result::Result<u64, ServeError>>,
@@ -93,6 +101,16 @@ struct State {
     is_connected: bool,
     /// True if the pool has ended.
     has_ended: bool,
+}
+
+/// The turn of the one thread that requests memory.
+struct Turn<'a, B: Backend>(&'a Shared<B>);
+
+impl<B: Backend> Drop for Turn<'_, B> {
+    fn drop(&mut self) {
+        self.0.state().turn = None;
+        self.0.changed.notify_all();
+    }
 }
 
 /// The pool's reference.
@@ -117,6 +135,7 @@ impl<B: Backend> Client<B> {
         };
         let process = Process::current();
         process.check(OPERATION)?;
+        let untagged = pool.tagged("")?;
         let most = pool.budget();
         let held = Bytes(pool.kinds().iter().map(|(_, stats)| stats.held).sum::<u64>().min(most.0));
         // Until the server has granted it, the pool gets no more.
@@ -124,12 +143,13 @@ impl<B: Backend> Client<B> {
         let link = Link::new(self, &options, uuid);
         let state = State { granted: held.0, is_connected: true, ..State::default() };
         let shared = Arc::new(Shared {
-            pool: pool.downgrade(),
+            // Without the handle's tag, which ends as if the pool were not connected.
+            pool: untagged.downgrade(),
             process,
             options,
             most: most.0,
             link,
-            turn: Mutex::default(),
+            changes: Mutex::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             sleepers: Sleepers::default(),
@@ -154,10 +174,12 @@ impl<B: Backend> Shared<B> {
             let reason = format!("the thread that answers the server cannot start: {error}");
             Error::new(OPERATION, Detail::Unsupported { reason })
         })?;
+        // The thread may have a question already, and other threads request memory as soon as there is a source.
+        let _changes = self.changes();
         let budget = pool.set_budget_source(Box::new(Source(Arc::clone(self))))?;
-        // It may hold less by now.
-        let given = held.0.saturating_sub(budget.0);
-        self.state().granted = budget.0;
+        // It may hold less by now, and the thread may have given a part already.
+        let before = std::mem::replace(&mut self.state().granted, budget.0);
+        let given = before.saturating_sub(budget.0);
         // If the server is gone by now, the thread tells the next one the right number.
         let _ = self.link.send(&Request::Give { ask: 0, bytes: given });
         Ok(())
@@ -165,6 +187,26 @@ impl<B: Backend> Shared<B> {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changes(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until this thread may request memory, whose own wait ends at `until`: no longer than that for a thread that waits longer,
+    /// and to the end of one that does not. `None` if it is over. With `at_once`, only tries.
+    fn turn(&self, until: Instant, at_once: bool) -> Option<Turn<'_, B>> {
+        let mut state = self.state();
+        while let Some(theirs) = state.turn {
+            let limit = if theirs <= until { theirs + TO_REPLY } else { until };
+            let left = limit.saturating_duration_since(Instant::now());
+            if at_once || left.is_zero() {
+                return None;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.turn = Some(until);
+        Some(Turn(self))
     }
 
     fn pool(&self) -> Result<Pool<B>> {
@@ -193,7 +235,7 @@ impl<B: Backend> Shared<B> {
             self.link.send(&Request::Reserve { number, least: missing, most, wait_ms, asks })?;
             number
         };
-        let until = Instant::now() + wait.saturating_add(TO_REPLY);
+        let until = Instant::now() + wait + if asks { TO_REPLY } else { TO_REPLY_AT_ONCE };
         let mut state = self.state();
         loop {
             if state.request == number
@@ -224,24 +266,15 @@ impl<B: Backend> BudgetSource for Source<B> {
     fn raise(&self, budget: Bytes, missing: Bytes, effort: BudgetEffort) -> Result<()> {
         let Self(shared) = self;
         shared.process.check(OPERATION)?;
-        let asks = effort == BudgetEffort::AskOthers;
-        let turn = match shared.turn.try_lock() {
-            Ok(turn) => Ok(turn),
-            Err(TryLockError::Poisoned(turn)) => Ok(turn.into_inner()),
-            // Another thread may wait for other programs.
-            Err(TryLockError::WouldBlock) if !asks => {
-                let busy = ServeError::bad("another thread of this program waits for memory");
-                return Err(Error::of_extension(OPERATION, busy));
-            }
-            Err(TryLockError::WouldBlock) => shared.turn.lock().or_else(|turn| Ok(turn.into_inner())),
-        };
-        let _turn: MutexGuard<'_, ()> = turn.unwrap_or_else(|never: std::convert::Infallible| match never {});
+        let (asks, until) =
+            (effort == BudgetEffort::AskOthers, Instant::now() + limited(shared.options.wait));
         let pool = shared.pool()?;
-        if pool.budget() != budget {
-            return Ok(());
-        }
-        let answer = shared.request(missing.0, asks, shared.options.wait);
-        // If others have too little, its own tags sleep for the pool.
+        let answer = match shared.turn(until, !asks) {
+            None => Err(busy()),
+            Some(_turn) if pool.budget() != budget => return Ok(()),
+            Some(_turn) => shared.request(missing.0, asks, until.saturating_duration_since(Instant::now())),
+        };
+        // If others have too little, its own tags sleep for the pool. Without the turn: a thread that resumes one may wait for it.
         if asks && answer.is_err() && shared.sleep_one(&pool) { Ok(()) } else { answer }
     }
 }
@@ -255,30 +288,34 @@ impl<B: Backend> Drop for Source<B> {
 }
 
 impl<B: Backend> Quota<B> {
-    /// Returns what the server has granted.
+    /// Returns what the server has granted; nothing in a forked child, which has no part of it.
     #[must_use]
     pub fn granted(&self) -> Bytes {
-        Bytes(self.shared.state().granted)
+        // A thread of the parent may have had the lock at the fork.
+        if self.shared.process.is_this() { Bytes(self.shared.state().granted) } else { Bytes::ZERO }
     }
 
-    /// Returns true if the server is there.
+    /// Returns true if the server is there; false in a forked child.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.shared.state().is_connected
+        self.shared.process.is_this() && self.shared.state().is_connected
     }
 
     /// Reserves a part of the budget before it is used: waits up to `wait` until the server has granted `bytes` in all, and gives no part of
-    /// that back until another call reserves less. The pool creates its memory when it needs it.
+    /// that back until another call reserves less. The pool creates its memory when it needs it. Requests of other threads for more memory
+    /// wait meanwhile, each no longer than its own limit.
     ///
     /// # Errors
     ///
+    /// [`ServeError::BadRequest`] if other threads of the program request memory all the time;
     /// [`ServeError::NoRoom`], [`ServeError::OverLimit`], and errors of the connection; then what was reserved stays so.
     /// [`Detail::Forked`].
     pub fn reserve(&self, bytes: Bytes, wait: Duration) -> Result<()> {
         let shared = &self.shared;
         shared.process.check(OPERATION)?;
-        let _turn = shared.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
+        let until = Instant::now() + limited(wait);
+        let _turn = shared.turn(until, false).ok_or_else(busy)?;
+        for _ in 0..ROUNDS {
             let mut state = shared.state();
             let missing = bytes.0.saturating_sub(state.granted);
             if missing == 0 {
@@ -286,12 +323,15 @@ impl<B: Backend> Quota<B> {
                 return Ok(());
             }
             drop(state);
-            shared.request(missing, true, wait)?;
+            shared.request(missing, true, until.saturating_duration_since(Instant::now()))?;
         }
+        let taken = ServeError::bad("other programs took again and again what the server granted");
+        Err(Error::of_extension(OPERATION, taken))
     }
 
     /// Tells the server that the memory of a tag can be suspended when others need it. Until [`wake`](Self::wake), the program does not use
-    /// the tag's blocks, on the host or by work on a device.
+    /// the tag's blocks, on the host or by work on a device. If the tag ends before, so does this: another tag that has its name later
+    /// cannot sleep.
     ///
     /// # Errors
     ///
@@ -300,8 +340,7 @@ impl<B: Backend> Quota<B> {
         let shared = &self.shared;
         shared.process.check(OPERATION)?;
         let pool = shared.pool()?;
-        pool.occupied(tag)?;
-        shared.sleepers.add(tag);
+        shared.sleepers.add(tag, pool.tag_id(tag)?);
         // A request of another program may wait for it. Without a server, none does.
         let _ = shared.link.send(&Request::Report(shared.report(&pool)));
         Ok(())
@@ -319,4 +358,14 @@ impl<B: Backend> Quota<B> {
         shared.sleepers.remove(tag);
         shared.pool()?.resume(tag)
     }
+}
+
+/// Returns a wait that the server permits. Longer ones may exceed the clock.
+fn limited(wait: Duration) -> Duration {
+    wait.min(Duration::from_millis(MAX_WAIT_MS))
+}
+
+fn busy() -> Error {
+    let busy = ServeError::bad("another thread of this program waits for memory");
+    Error::of_extension(OPERATION, busy)
 }

@@ -12,59 +12,59 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-const PAGE: u64 = 2 << 20;
+pub(crate) const PAGE: u64 = 2 << 20;
 
-fn pages(count: u64) -> Bytes {
+pub(crate) fn pages(count: u64) -> Bytes {
     Bytes(count * PAGE)
 }
 
-fn budget(count: u64) -> ServerOptions {
+pub(crate) fn budget(count: u64) -> ServerOptions {
     let mut options = ServerOptions::default();
     options.budget = Some(pages(count));
     options
 }
 
-fn options(name: &str, priority: i8, wait: Duration) -> QuotaOptions<HostBackend> {
+pub(crate) fn options(name: &str, priority: i8, wait: Duration) -> QuotaOptions<HostBackend> {
     let mut options = QuotaOptions::default();
     (options.name, options.priority, options.wait) = (name.to_owned(), priority, wait);
     options
 }
 
 /// A pool that is connected.
-struct Program {
-    pool: Pool<HostBackend>,
-    quota: Quota<HostBackend>,
+pub(crate) struct Program {
+    pub(crate) pool: Pool<HostBackend>,
+    pub(crate) quota: Quota<HostBackend>,
 }
 
 impl Program {
-    fn new(server: &ServerProcess, name: &str, priority: i8) -> Self {
+    pub(crate) fn new(server: &ServerProcess, name: &str, priority: i8) -> Self {
         Self::connect(&server.client(), options(name, priority, WAIT)).unwrap()
     }
 
-    fn connect(client: &Client<HostBackend>, options: QuotaOptions<HostBackend>) -> Result<Self> {
+    pub(crate) fn connect(client: &Client<HostBackend>, options: QuotaOptions<HostBackend>) -> Result<Self> {
         let pool = Pool::builder(&backend()).build()?;
         let quota = client.connect_pool(&pool, options)?;
         Ok(Self { pool, quota })
     }
 
-    fn alloc(&self, count: u64) -> Result<Block<HostBackend>> {
+    pub(crate) fn alloc(&self, count: u64) -> Result<Block<HostBackend>> {
         self.pool.alloc(pages(count))
     }
 
-    fn tagged(&self, tag: &str, count: u64) -> Block<HostBackend> {
+    pub(crate) fn tagged(&self, tag: &str, count: u64) -> Block<HostBackend> {
         self.pool.tagged(tag).unwrap().alloc(pages(count)).unwrap()
     }
 }
 
 /// Returns what the server says of a program.
-fn info(server: &ServerProcess, name: &str) -> ProgramInfo {
+pub(crate) fn info(server: &ServerProcess, name: &str) -> ProgramInfo {
     let programs = server.status().programs;
     let found = programs.iter().find(|program| program.name == name);
     found.unwrap_or_else(|| panic!("{name:?} among {programs:?}")).clone()
 }
 
 /// Waits until the server knows as many programs.
-fn until_programs_are(server: &ServerProcess, count: usize) {
+pub(crate) fn until_programs_are(server: &ServerProcess, count: usize) {
     let since = Instant::now();
     while server.status().programs.len() != count {
         assert!(since.elapsed() < WAIT, "{:?}", server.status());
@@ -73,7 +73,7 @@ fn until_programs_are(server: &ServerProcess, count: usize) {
 }
 
 /// Returns why the server gave a pool nothing.
-fn refusal(error: &Error) -> &ServeError {
+pub(crate) fn refusal(error: &Error) -> &ServeError {
     let Some(PoolError::OutOfMemory { source, .. }) = error.extension() else { panic!("{error}") };
     let ExhaustedResource::Source { why, .. } = &**source else { panic!("{error}") };
     why.extension().unwrap_or_else(|| panic!("{why}"))

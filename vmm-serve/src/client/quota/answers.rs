@@ -1,15 +1,16 @@
-//! The thread that answers the server's questions. It alone changes the pool's budget.
+//! The thread that answers the server's questions. It alone changes the pool's budget, once the pool has its source.
 
 use super::{Shared, State};
+use crate::ServeError;
 use crate::protocol::{ProgramReport, Reply, Request};
-use gpu_vmm_core::{Backend, BackingStore, Bytes, Result, WaitFor};
-use gpu_vmm_pool::Pool;
+use gpu_vmm_core::{Backend, BackingStore, Bytes, Error, Result, WaitFor};
+use gpu_vmm_pool::{Pool, PoolStats, TagId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The time between two attempts to find a server again.
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// The tags that can sleep.
 #[derive(Debug, Default)]
@@ -22,7 +23,7 @@ pub(super) struct Sleepers {
 struct Tags {
     /// In the order in which they go to sleep.
     tags: Vec<Sleeper>,
-    /// The tag that the thread suspends now.
+    /// The tag that a thread suspends now.
     busy: Option<Box<str>>,
 }
 
@@ -30,7 +31,8 @@ struct Tags {
 #[derive(Clone, Debug)]
 struct Sleeper {
     tag: Box<str>,
-    /// The memory that it had when the thread suspended it; 0 if it was not.
+    id: TagId,
+    /// The memory that it had when a thread suspended it last; 0 if none did.
     asleep: u64,
 }
 
@@ -39,14 +41,27 @@ impl Sleepers {
         self.tags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(&self, tag: &str) {
+    pub(super) fn add(&self, tag: &str, id: TagId) {
         let mut tags = self.lock();
-        if !tags.tags.iter().any(|known| *known.tag == *tag) {
-            tags.tags.push(Sleeper { tag: tag.into(), asleep: 0 });
+        // An earlier tag of this name has ended.
+        tags.tags.retain(|known| known.id == id || *known.tag != *tag);
+        if !tags.tags.iter().any(|known| known.id == id) {
+            tags.tags.push(Sleeper { tag: tag.into(), id, asleep: 0 });
         }
     }
 
-    /// Removes a tag. When this returns, the thread does not suspend it any more.
+    /// Returns the tags that can sleep, without those that have ended.
+    fn of<B: Backend>(&self, pool: &Pool<B>) -> Vec<Sleeper> {
+        let all = self.lock().tags.clone();
+        let (there, ended): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|one| pool.tag_id(&one.tag).is_ok_and(|id| id == one.id));
+        if !ended.is_empty() {
+            self.lock().tags.retain(|known| !ended.iter().any(|one| one.id == known.id));
+        }
+        there
+    }
+
+    /// Removes a tag. When this returns, no thread suspends it any more.
     pub(super) fn remove(&self, tag: &str) {
         let mut tags = self.lock();
         tags.tags.retain(|known| *known.tag != *tag);
@@ -55,30 +70,27 @@ impl Sleepers {
         }
     }
 
-    fn all(&self) -> Vec<Sleeper> {
-        self.lock().tags.clone()
-    }
-
     /// Calls `suspend` for a tag, unless it was removed meanwhile.
-    fn suspend(&self, tag: &str, suspend: impl FnOnce() -> Result<Bytes>) -> Option<Result<Bytes>> {
+    fn suspend(&self, one: &Sleeper, suspend: impl FnOnce() -> Result<Bytes>) -> Option<Result<Bytes>> {
         {
             let mut tags = self.lock();
-            if !tags.tags.iter().any(|known| *known.tag == *tag) {
-                return None;
-            }
+            // Before the look at the list: a tag may be removed during the wait.
             while tags.busy.is_some() {
                 tags = self.changed.wait(tags).unwrap_or_else(PoisonError::into_inner);
             }
-            tags.busy = Some(tag.into());
+            if !tags.tags.iter().any(|known| known.id == one.id) {
+                return None;
+            }
+            tags.busy = Some(one.tag.clone());
         }
         // Observers of the memory are the program's.
         let suspended = catch_unwind(AssertUnwindSafe(suspend)).ok();
         let mut tags = self.lock();
         tags.busy = None;
         if let Some(Ok(memory)) = &suspended {
-            let known = tags.tags.iter_mut().find(|known| *known.tag == *tag);
+            let known = tags.tags.iter_mut().find(|known| known.id == one.id);
             // Zero if it sleeps already.
-            known.into_iter().for_each(|known| known.asleep = known.asleep.max(memory.0));
+            known.into_iter().filter(|_| memory.0 > 0).for_each(|known| known.asleep = memory.0);
         }
         drop(tags);
         self.changed.notify_all();
@@ -107,14 +119,30 @@ impl<B: Backend> Shared<B> {
         let is_over = |state: &mut State| !state.has_ended;
         let waited = self.changed.wait_timeout_while(state, PAUSE, is_over);
         let state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        let (has_ended, granted) = (state.has_ended, state.granted);
+        let has_ended = state.has_ended;
         drop(state);
-        if !has_ended && self.link.join(granted).is_ok() {
-            let mut state = self.state();
-            state.is_connected = true;
-            if state.has_ended {
-                drop(state);
-                self.link.end();
+        if has_ended {
+            return;
+        }
+        let changes = self.changes();
+        let granted = self.state().granted;
+        let joined = self.link.join(granted);
+        drop(changes);
+        match joined {
+            Ok(()) => {
+                let mut state = self.state();
+                state.is_connected = true;
+                if state.has_ended {
+                    drop(state);
+                    self.link.end();
+                }
+            }
+            // Others have the memory by now: the pool gives what it can before the next attempt.
+            Err(error) => {
+                let missing = beyond_limit(&error);
+                if missing > 0 {
+                    self.give(missing, true);
+                }
             }
         }
     }
@@ -123,9 +151,14 @@ impl<B: Backend> Shared<B> {
         match reply {
             Reply::Budget { number, granted } => {
                 if let Ok(bytes) = granted {
-                    self.state().granted += bytes;
+                    let _changes = self.changes();
+                    let mut state = self.state();
+                    state.granted = state.granted.saturating_add(bytes);
+                    drop(state);
                     // It fails without effect in a forked child, which has no thread.
-                    let _ = self.pool.upgrade().map(|pool| pool.grant_budget(Bytes(bytes)));
+                    guarded(|| {
+                        let _ = self.pool.upgrade().map(|pool| pool.grant_budget(Bytes(bytes)));
+                    });
                 }
                 let mut state = self.state();
                 if state.request == number {
@@ -135,42 +168,56 @@ impl<B: Backend> Shared<B> {
                 self.changed.notify_all();
             }
             Reply::Ask { ask, bytes, sleeps } => {
-                let given = self.pool.upgrade().map_or(0, |pool| self.give(&pool, bytes, sleeps));
+                let given = self.give(bytes, sleeps);
                 let _ = self.link.send(&Request::Give { ask, bytes: given });
             }
             Reply::Describe => {
-                let report = self.pool.upgrade().map(|pool| self.report(&pool)).unwrap_or_default();
-                let _ = self.link.send(&Request::Report(report));
+                let report = guarded(|| self.pool.upgrade().map(|pool| self.report(&pool)));
+                let _ = self.link.send(&Request::Report(report.unwrap_or_default()));
             }
             _ => {}
         }
     }
 
     /// Gives back up to `bytes` of the budget. Returns how much.
-    fn give(&self, pool: &Pool<B>, bytes: u64, sleeps: bool) -> u64 {
+    fn give(&self, bytes: u64, sleeps: bool) -> u64 {
+        let mut given = 0;
+        // Whatever happens, the server must know what was taken.
+        guarded(|| {
+            if let Some(pool) = self.pool.upgrade() {
+                self.give_of(&pool, (bytes, sleeps), &mut given);
+            }
+        });
+        given
+    }
+
+    fn give_of(&self, pool: &Pool<B>, (bytes, sleeps): (u64, bool), given: &mut u64) {
         let wanted = {
             let state = self.state();
             bytes.min(state.granted.saturating_sub(state.reserved))
         };
-        let mut given = self.take(pool, wanted);
-        if given < wanted {
+        *given = self.take(pool, wanted);
+        if *given < wanted {
             // What work still uses is waited for.
             let kept: u64 =
                 pool.kinds().iter().map(|(_, stats)| stats.kept + stats.cached + stats.pending).sum();
-            let _ = pool.trim(Bytes(kept.saturating_sub(wanted - given)));
-            given += self.take(pool, wanted - given);
+            let _ = pool.trim(Bytes(kept.saturating_sub(wanted - *given)));
+            *given += self.take(pool, wanted - *given);
         }
-        while sleeps && given < wanted && self.sleep_one(pool) {
-            given += self.take(pool, wanted - given);
+        while sleeps && *given < wanted && self.sleep_one(pool) {
+            *given += self.take(pool, wanted - *given);
         }
-        given
     }
 
-    /// Suspends a tag that can sleep and does not yet. Returns false if there is none.
+    /// Suspends a tag that can sleep and does not yet. Returns false if there is none. Waits for no thread that resumes a tag, which may
+    /// wait for the server, and thus for the thread that answers it.
     pub(super) fn sleep_one(&self, pool: &Pool<B>) -> bool {
-        self.sleepers.all().iter().filter(|one| one.asleep == 0).any(|Sleeper { tag, .. }| {
-            let suspend = || pool.suspend(tag, &self.store(pool)?, WaitFor::all_devices());
-            match self.sleepers.suspend(tag, suspend) {
+        self.sleepers.of(pool).iter().any(|one| {
+            let suspend = || match pool.occupied(&one.tag)? {
+                Bytes::ZERO => Ok(Bytes::ZERO),
+                _ => pool.try_suspend(one.id, &self.store(pool)?, WaitFor::all_devices()),
+            };
+            match self.sleepers.suspend(one, suspend) {
                 Some(Ok(memory)) => memory.0 > 0,
                 // Its store may have no room. Another tag may be smaller.
                 Some(Err(error)) => {
@@ -183,6 +230,7 @@ impl<B: Backend> Shared<B> {
     }
 
     fn take(&self, pool: &Pool<B>, most: u64) -> u64 {
+        let _changes = self.changes();
         let mut state = self.state();
         // While the budget is locked: a reservation must not count on what goes.
         let most = most.min(state.granted.saturating_sub(state.reserved));
@@ -200,17 +248,74 @@ impl<B: Backend> Shared<B> {
 
     pub(super) fn report(&self, pool: &Pool<B>) -> ProgramReport {
         let kinds = pool.kinds();
-        let sum =
-            |value: fn(&gpu_vmm_pool::PoolStats) -> u64| kinds.iter().map(|(_, stats)| value(stats)).sum();
-        let sleepers = self.sleepers.all();
+        let sum = |value: fn(&PoolStats) -> u64| kinds.iter().map(|(_, stats)| value(stats)).sum();
+        let sleepers = self.sleepers.of(pool);
         let occupied = sleepers.iter().filter_map(|one| pool.occupied(&one.tag).ok());
+        let asleep = sleepers.iter().filter(|one| pool.is_suspended(&one.tag).unwrap_or(false));
         ProgramReport {
             reserved: self.state().reserved,
             held: sum(|stats| stats.held),
             live: sum(|stats| stats.live),
             // None of a tag that sleeps.
             can_sleep: occupied.map(|bytes| bytes.0).sum(),
-            asleep: sleepers.iter().map(|one| one.asleep).sum(),
+            asleep: asleep.map(|one| one.asleep).sum(),
         }
+    }
+}
+
+/// Calls what may call code of the program, such as a fence: a panic there must not end the thread, for which other programs wait.
+fn guarded<T: Default>(call: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_default()
+}
+
+/// Returns by how much a pool has more than the server has for it.
+fn beyond_limit(error: &Error) -> u64 {
+    match error.extension() {
+        Some(ServeError::NoRoom { requested, free, .. }) => requested.saturating_sub(*free),
+        Some(ServeError::OverLimit { limit, has, requested, .. }) => {
+            has.saturating_add(*requested).saturating_sub(*limit)
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a test fails by panicking
+
+    use super::*;
+    use gpu_vmm_host::HostConfig;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    /// Two threads suspend: the thread that answers, and one that requests memory. The tag of the second wakes while that one waits.
+    #[test]
+    fn a_tag_that_woke_is_not_suspended_after_another() {
+        let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
+        let sleepers = Sleepers::default();
+        let tags = ["one", "other"].map(|tag| pool.tagged(tag).unwrap());
+        ["one", "other"].iter().for_each(|tag| sleepers.add(tag, pool.tag_id(tag).unwrap()));
+        let known = sleepers.of(&pool);
+        let ((begins, begun), (ends, ended)) = (channel(), channel::<()>());
+        thread::scope(|scope| {
+            let sleepers = &sleepers;
+            let first = &known[0];
+            scope.spawn(move || {
+                let suspend = || {
+                    begins.send(()).unwrap();
+                    ended.recv().unwrap();
+                    Ok(Bytes(1))
+                };
+                sleepers.suspend(first, suspend)
+            });
+            begun.recv().unwrap();
+            let second = scope.spawn(|| sleepers.suspend(&known[1], || Ok(Bytes(1))).is_some());
+            thread::sleep(Duration::from_millis(20));
+            sleepers.remove("other");
+            ends.send(()).unwrap();
+            assert!(!second.join().unwrap());
+        });
+        assert_eq!(sleepers.of(&pool).len(), 1);
+        drop(tags);
     }
 }
