@@ -1,8 +1,8 @@
 //! Requests that wait for memory which other programs have, in rounds of questions.
 //!
-//! One request at a time is served on a device: the first by [`Wanted::order`]. The server asks one program at a time for what is missing,
-//! of the lowest priority first: each for what it does not use, and then each for what can sleep. A round ends when all have answered, or
-//! are late. A request is refused when its time is over and a round has ended that began after it came.
+//! Requests are served in the order of [`Wanted::order`]. The server asks one program at a time for what the first one lacks, of the lowest
+//! priority first: each for what it does not use, and then each for what can sleep. A round ends when all have answered, or are late. A
+//! request is refused when its time is over and a round has ended that began after it came.
 
 use super::Server;
 use super::program::{Asked, Program, Wanted};
@@ -27,8 +27,10 @@ pub(super) struct Pressure {
     is_stale: bool,
     /// No round begins before this.
     paused: Option<Instant>,
-    /// The next round within the limit of a user is for this user, or for the next one.
-    user: u32,
+    /// Requests that there is no room for have rounds by turns.
+    turn: usize,
+    /// The program that the round is for.
+    serves: u64,
 }
 
 impl Pressure {
@@ -49,10 +51,12 @@ impl Pressure {
         self.sleeps = false;
     }
 
-    fn end_round(&mut self, now: Instant) {
+    /// Ends a round. The next one begins after a pause if all have had their turn and nothing has changed.
+    fn end_round(&mut self, now: Instant, is_last: bool) {
         self.forget_round();
         self.ended += 1;
-        self.paused = (!std::mem::take(&mut self.is_stale)).then_some(now + PAUSE);
+        let pauses = is_last && !std::mem::take(&mut self.is_stale);
+        self.paused = Some(if pauses { now + PAUSE } else { now });
     }
 }
 
@@ -68,50 +72,54 @@ impl<B: Backend> Server<B> {
         places.sort_unstable();
         places.dedup();
         for place in places {
-            self.serve(place);
-            self.refuse_late(place);
+            let blocked = self.serve(place);
+            self.refuse_late(place, &blocked);
         }
     }
 
-    /// Serves the requests of a device in their order. One that the device has no room for lets all later ones wait, and one for which its
-    /// user's limit is too low those of the same user.
-    fn serve(&mut self, place: DeviceId) {
+    /// Serves the requests of a device in their order, and asks for one of those that it has no room for. Returns these.
+    ///
+    /// A request that the device, or the limit of its user, has no room for lets later ones wait. Once a whole round has been in vain for it,
+    /// requests of programs that have memory are served all the same: what it waits for may be theirs, and come back only when they go on.
+    fn serve(&mut self, place: DeviceId) -> BTreeSet<u64> {
+        let mut blocked = Vec::new();
         if self.settles_until().is_some() {
-            return;
+            return BTreeSet::new();
         }
         let now = Instant::now();
         let on_it = self.programs().filter(|(_, _, program)| program.place == place);
         let waiting = on_it.filter_map(|(id, one, program)| {
-            let wanted = program.wants.clone()?;
-            Some((wanted.order(program.priority, now), id, one.peer.user_number(), wanted))
+            let (wanted, has_memory) = (program.wants.clone()?, program.grant.left() > 0);
+            Some((wanted.order(program.priority, now), id, one.peer.user_number(), wanted, has_memory))
         });
         let mut waiting: Vec<_> = waiting.collect();
         waiting.sort_unstable_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1)));
         let book = self.books.at(place);
-        let (mut of_users, mut of_device) = (BTreeMap::new(), None);
-        for (_, id, user, wanted) in waiting {
-            if of_users.contains_key(&user) {
+        // Whether a round has been in vain for what comes first, of the device and of each user.
+        let (mut of_device, mut of_users) = (None, BTreeMap::new());
+        for (_, id, user, wanted, has_memory) in waiting {
+            let mut before = [of_device, of_users.get(&user).copied()].into_iter().flatten();
+            if !before.all(|in_vain| in_vain && has_memory) {
                 continue;
             }
             let (of_user, room) = (self.room_of_user(user, &book), self.room(place, &book));
             if wanted.least <= of_user.min(room) {
                 self.grant_waiting(id, &wanted, of_user.min(room));
             } else if wanted.least > of_user {
-                of_users.insert(user, (id, wanted.least - of_user));
+                of_users.entry(user).or_insert(wanted.was_in_vain);
+                // Others cannot help if the user's limit is too low.
+                blocked.push((id, wanted.least - of_user, Some(user)));
             } else {
-                of_device = Some((id, wanted.least - room));
-                break;
+                of_device.get_or_insert(wanted.was_in_vain);
+                blocked.push((id, wanted.least - room, None));
             }
         }
-        // The users have rounds by turns.
-        let user = self.pressure(place).user;
-        let of_user = of_users.range(user..).next().or_else(|| of_users.iter().next());
-        match (of_device, of_user) {
-            (Some((id, missing)), _) => self.ask(id, missing, None, place),
-            // Others cannot help if the user's limit is too low.
-            (None, Some((user, (id, missing)))) => self.ask(*id, *missing, Some(*user), place),
-            (None, None) => {}
+        // They have rounds by turns.
+        if let Some(turn) = self.pressure(place).turn.checked_rem(blocked.len()) {
+            let (id, missing, only) = blocked[turn];
+            self.ask(id, (missing, blocked.len()), only, place);
         }
+        blocked.into_iter().map(|(id, ..)| id).collect()
     }
 
     /// Returns the programs that wait, with their devices.
@@ -136,7 +144,7 @@ impl<B: Backend> Server<B> {
     }
 
     /// Asks the next program of a round, unless one is asked already.
-    fn ask(&mut self, id: u64, missing: u64, only: Option<u32>, place: DeviceId) {
+    fn ask(&mut self, id: u64, (missing, of): (u64, usize), only: Option<u32>, place: DeviceId) {
         let now = Instant::now();
         let is_asked = |program: &Program| program.asked.is_some_and(|asked| !asked.is_late);
         if self.programs().any(|(_, _, program)| program.place == place && is_asked(program)) {
@@ -147,6 +155,10 @@ impl<B: Backend> Server<B> {
             return;
         }
         pressure.paused = None;
+        if pressure.serves != id {
+            pressure.forget_round();
+            pressure.serves = id;
+        }
         loop {
             let pressure = self.pressures.entry(place).or_default();
             if pressure.asked.is_empty() && !pressure.sleeps {
@@ -180,11 +192,14 @@ impl<B: Backend> Server<B> {
                     pressure.sleeps = true;
                 }
                 None => {
-                    pressure.end_round(now);
-                    pressure.user = only.map_or(pressure.user, |user| user.wrapping_add(1));
-                    if pressure.paused.is_some() {
-                        return;
+                    pressure.turn = pressure.turn.wrapping_add(1);
+                    pressure.end_round(now, pressure.turn.is_multiple_of(of));
+                    let wanted =
+                        self.connections.get_mut(&id).and_then(|one| one.program_mut()?.wants.as_mut());
+                    if let Some(wanted) = wanted {
+                        wanted.was_in_vain = true;
                     }
+                    return;
                 }
             }
         }
@@ -203,11 +218,12 @@ impl<B: Backend> Server<B> {
     }
 
     /// Refuses requests whose time is over, after a whole round for them.
-    fn refuse_late(&mut self, place: DeviceId) {
+    fn refuse_late(&mut self, place: DeviceId, blocked: &BTreeSet<u64>) {
         let (now, ended) = (Instant::now(), self.pressure(place).ended);
-        let late = self
-            .waiting()
-            .filter(|(_, wanted, on)| *on == place && wanted.until <= now && ended > wanted.rounds);
+        let late = self.waiting().filter(|(id, wanted, on)| {
+            let is_tried = if blocked.contains(id) { wanted.was_in_vain } else { ended > wanted.rounds };
+            *on == place && wanted.until <= now && is_tried
+        });
         let late: Vec<(u64, Wanted)> = late.map(|(id, wanted, _)| (id, wanted.clone())).collect();
         for (id, wanted) in late {
             let room = self.room(place, &self.books.at(place));

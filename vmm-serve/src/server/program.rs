@@ -35,6 +35,8 @@ pub(super) struct Wanted {
     pub(super) until: Instant,
     /// The rounds of questions on the device that had ended when the request came.
     pub(super) rounds: u64,
+    /// True once all others were asked for it.
+    pub(super) was_in_vain: bool,
 }
 
 impl Wanted {

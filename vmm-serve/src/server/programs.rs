@@ -121,7 +121,8 @@ impl<B: Backend> Server<B> {
         match granted {
             Ok(None) => {
                 let until = now + Duration::from_millis(wait_ms.min(MAX_WAIT_MS));
-                program.wants = Some(Wanted { number, least, most, since: now, until, rounds });
+                program.wants =
+                    Some(Wanted { number, least, most, since: now, until, rounds, was_in_vain: false });
                 self.pressure(place).restart();
             }
             Ok(Some(bytes)) => {
@@ -139,7 +140,13 @@ impl<B: Backend> Server<B> {
     /// Takes back what a program gives.
     pub(super) fn give(&mut self, id: u64, ask: u64, bytes: u64) {
         let Some(program) = self.connections.get_mut(&id).and_then(|one| one.program_mut()) else { return };
+        let bytes = bytes.min(program.grant.left());
         program.grant.lower(bytes);
+        if let Some(wanted) = &mut program.wants {
+            // It needs that again.
+            (wanted.least, wanted.most) =
+                (wanted.least.saturating_add(bytes), wanted.most.saturating_add(bytes));
+        }
         let (place, is_late) = (program.place, program.is_late());
         program.asked.take_if(|asked| asked.ask == ask);
         if ask == 0 || is_late {

@@ -267,6 +267,7 @@ impl<B: Backend> Known<'_, B> {
             since: now.checked_sub(Duration::from_millis(wanted.waited_ms)).unwrap_or(now),
             until: now + Duration::from_millis(wanted.left_ms),
             rounds: 0,
+            was_in_vain: false,
         });
         let asked = asked.map(|(ask, is_late)| Asked { ask, until: now + self.to_answer, is_late });
         let grant = promise(&self.books.at(place), Bytes(granted))?;

@@ -223,6 +223,28 @@ fn limits_hold_for_programs_and_users() {
     assert!(quota.is_connected());
 }
 
+/// One program waits for what another one has, which needs a little more before it can give it.
+#[test]
+fn requests_of_holders_pass_those_that_wait_for_them() {
+    let server = ServerProcess::with(budget(20));
+    let [one, other] = ["one", "other"].map(|name| Program::new(&server, name, 0));
+    // What others use at first is free again, and stays granted.
+    other.quota.reserve(pages(8), WAIT).unwrap();
+    let block = one.alloc(12).unwrap();
+    other.quota.reserve(Bytes(0), WAIT).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| other.alloc(16).unwrap());
+        let since = Instant::now();
+        while info(&server, "other").wants == 0 {
+            assert!(since.elapsed() < WAIT);
+        }
+        let more = one.alloc(3).unwrap();
+        assert!(!waits.is_finished());
+        drop((block, more));
+        drop(waits.join().unwrap());
+    });
+}
+
 /// Starts another process with a pool that allocates, says so, and waits.
 fn holder(server: &ServerProcess, name: &'static str, count: u64) -> Child {
     let (told, tells) = std::io::pipe().unwrap();
