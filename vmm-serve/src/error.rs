@@ -190,6 +190,16 @@ impl ServeError {
         Self::BadRequest { why: why.into() }
     }
 
+    /// Returns an error that versions before [`WITH_PROGRAMS`](crate::protocol::WITH_PROGRAMS) know.
+    pub(crate) fn known_before_programs(self) -> Self {
+        match self {
+            Self::NoRoom { requested, .. } | Self::OverLimit { requested, .. } => {
+                Self::NoMemory { requested, why: self.to_string() }
+            }
+            other => other,
+        }
+    }
+
     /// Returns the error of the other side with texts that are safe to print.
     pub(crate) fn printable(self) -> Self {
         let safe = |text: String| gpu_vmm_share::extend::printable(&text);

@@ -7,7 +7,7 @@ use super::program::Program;
 use super::region::{Layout, Waiting};
 use super::{OPERATION, PAUSE, ServerOptions, is_timed_out};
 use crate::ServeError;
-use crate::protocol::{LeaseKind, Reply, Request};
+use crate::protocol::{LeaseKind, Reply, Request, WITH_PROGRAMS};
 use gpu_vmm_core::{Backend, Result};
 use gpu_vmm_share::Channel;
 use gpu_vmm_share::extend::{MAX_DESCRIPTORS, Wait, keep, receive, send};
@@ -160,7 +160,11 @@ impl<B: Backend> Connection<B> {
 
     /// Refuses a request and goes on.
     pub(super) fn refuse(&mut self, error: ServeError) {
-        self.put(Reply::Refused(error));
+        self.put(Reply::Refused(if self.version < WITH_PROGRAMS {
+            error.known_before_programs()
+        } else {
+            error
+        }));
     }
 
     /// Refuses whatever the client wants, and ends.

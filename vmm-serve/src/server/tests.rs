@@ -333,6 +333,21 @@ fn versions_are_negotiated() {
     }
 }
 
+/// A client of the first version knows no error of programs.
+#[test]
+fn errors_fit_the_version() {
+    let mut served = Served::new(ServerOptions { user_limit: Some(Bytes(UNIT)), ..ServerOptions::default() });
+    let mut channel = served.client();
+    say(&mut channel, &served.creation("a", 1 << 40, 2 * UNIT, 0));
+    served.run();
+    match hear(&mut channel) {
+        Some(Reply::Refused(ServeError::NoMemory { requested, why })) => {
+            assert!(requested == 2 * UNIT && why.contains("limit of user"), "{why}");
+        }
+        reply => panic!("{reply:?}"),
+    }
+}
+
 #[test]
 fn layouts_have_a_limit_together() {
     let mut served = Served::new(ServerOptions::default());
