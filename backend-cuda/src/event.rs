@@ -1,8 +1,8 @@
 //! Events in streams.
 //!
 //! An event belongs to the context that this backend uses for the event's device, as do the streams that it is recorded on. A
-//! stream that waits for it can belong to any context. Recorded on the default stream, the event covers the default streams of
-//! every context of the device (see `idle`): a stream of the event's own waits for marker events in the other contexts, and the
+//! stream that waits for it can belong to any context. Recorded on the default stream, or on the calling thread's own, the event covers
+//! those of every context of the device (see `idle`): a stream of the event's own waits for marker events in the other contexts, and the
 //! event is recorded after them. The marker events are destroyed at once, so that a program may destroy its context while the event
 //! lives. Such an event can complete a moment later than the default streams.
 //!
@@ -80,25 +80,26 @@ impl CudaEvent {
         self.check(operation, "cuEventRecord", result)
     }
 
-    /// Records the event after all work on the default streams of all contexts of the device.
-    fn record_default(&mut self, operation: Operation) -> Result<()> {
+    /// Records the event after all work on a default stream, the legacy or the calling thread's one, of all contexts of the device.
+    fn record_default(&mut self, operation: Operation, default: CuStream) -> Result<()> {
         let mut others = false;
         self.backend.for_contexts_of(operation, self.device, |context| {
             others |= context != self.context;
             Ok(())
         })?;
         if others {
-            return self.record_joint(operation);
+            return self.record_joint(operation, default);
         }
         let _entered = self.enter(operation, self.context)?;
         self.backend.check_default(operation)?;
-        self.record_on(operation, CuStream::NULL)
+        self.record_on(operation, default)
     }
 
     /// Records the event after the default streams of several contexts.
-    fn record_joint(&mut self, operation: Operation) -> Result<()> {
+    fn record_joint(&mut self, operation: Operation, default: CuStream) -> Result<()> {
         let joint = self.joint(operation)?;
-        self.backend.in_contexts_of(operation, self.device, |_| self.join_default(operation, joint))?;
+        self.backend
+            .in_contexts_of(operation, self.device, |_| self.join_default(operation, joint, default))?;
         let _entered = self.enter(operation, self.context)?;
         self.record_on(operation, joint)
     }
@@ -115,13 +116,13 @@ impl CudaEvent {
         Ok(*self.joint.insert(joint))
     }
 
-    /// Makes `joint`, a stream of the event's context, wait for the work on the current context's default stream.
-    fn join_default(&self, operation: Operation, joint: CuStream) -> Result<()> {
+    /// Makes `joint`, a stream of the event's context, wait for the work on a default stream of the current context.
+    fn join_default(&self, operation: Operation, joint: CuStream, default: CuStream) -> Result<()> {
         self.backend.check_default(operation)?;
         let functions = self.backend.functions();
         let mark = self.backend.new_event(operation, self.device)?;
         // SAFETY: the marker event belongs to the current context, as does its default stream.
-        let recorded = unsafe { (functions.event_record)(mark, CuStream::NULL) };
+        let recorded = unsafe { (functions.event_record)(mark, default) };
         let joined = self.check(operation, "cuEventRecord", recorded).and_then(|()| {
             let _entered = self.enter(operation, self.context)?;
             // SAFETY: the marker event and the stream are live, and the stream's context is current; there are no flags.
@@ -174,7 +175,10 @@ unsafe impl Event for CudaEvent {
         const OPERATION: Operation = Operation::RecordEvent;
         self.backend.here(OPERATION)?;
         if stream.is_default() {
-            return self.record_default(OPERATION);
+            return self.record_default(OPERATION, CuStream::NULL);
+        }
+        if stream.is_per_thread() {
+            return self.record_default(OPERATION, CuStream(stream.as_raw()));
         }
         let stream = CuStream(stream.as_raw());
         let context = self.context_of(OPERATION, stream)?;

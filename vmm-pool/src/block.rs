@@ -5,6 +5,7 @@
 
 use crate::Fence;
 use crate::block_memory::BlockMemory;
+use crate::per_thread;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
 use crate::thread_cache::body::{Body, FreeConditions, Ready};
@@ -65,20 +66,26 @@ impl<B: Backend> Block<B> {
     /// Returns the stream that the block was allocated for.
     #[must_use]
     pub fn stream(&self) -> Stream<'static> {
-        self.body.stream
+        per_thread::for_caller(self.body.stream)
     }
 
     /// Records that work on another stream uses the block too. After the block is freed, its memory is reused once that stream
     /// has done the work that was queued on it at the free. PyTorch: `record_stream`.
     ///
     /// The stream may belong to another device. The memory is then free only after a wait for all devices, which happens when
-    /// memory runs out.
+    /// memory runs out. The [per-thread default stream](Stream::is_per_thread) is the calling thread's.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](gpu_vmm_core::Detail::Unsupported) for the [per-thread default stream](Stream::is_per_thread), and
-    /// for more streams than a pool can serve; [`Forked`](gpu_vmm_core::Detail::Forked).
+    /// [`Unsupported`](gpu_vmm_core::Detail::Unsupported) for more streams than a pool can serve, and for the per-thread default stream
+    /// of a thread that is ending; [`Forked`](gpu_vmm_core::Detail::Forked).
     pub fn record_use(&mut self, stream: Stream<'static>) -> Result<()> {
+        self.inner().end_threads(Operation::RecordUse, stream)?;
+        self.record_use_now(stream)
+    }
+
+    /// Records a use without a wait.
+    pub(crate) fn record_use_now(&mut self, stream: Stream<'static>) -> Result<()> {
         let operation = Operation::RecordUse;
         let index = self.body.thread_cache.inner.core(operation)?.streams.index(operation, stream)?;
         self.note_use(index);

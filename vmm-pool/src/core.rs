@@ -372,10 +372,14 @@ impl<B: Backend> Core<B> {
     /// Counts freed bytes that wait for a stream.
     #[inline]
     fn note_freed(&mut self, stream: StreamIndex, size: u64) {
-        if stream != CLEAN && self.streams.are_several() {
-            let most = (self.peak_taken / UNMARKED).max(UNMARKED_PAGES * self.page);
-            self.streams.note_freed(stream, size, most);
+        if stream != CLEAN && (self.streams.are_several() || self.streams.is_of_thread(stream)) {
+            self.streams.note_freed(stream, size, self.most_unmarked());
         }
+    }
+
+    /// Returns the most freed bytes of a stream that no event covers.
+    pub(crate) fn most_unmarked(&self) -> u64 {
+        (self.peak_taken / UNMARKED).max(UNMARKED_PAGES * self.page)
     }
 
     /// Finds the place for a request that needs the least mapping; at the end of a space only if no free range fits.

@@ -33,6 +33,8 @@
 //!   waiting slots, and one slab.
 //! - Events are recorded at least once for each sixteenth of L that is freed on a stream, so that the pool knows of almost all work that
 //!   is done.
+//! - Before memory is mapped while more than a sixteenth of L waits for default streams of other threads without an event, the devices are
+//!   waited for. So are they when a thread comes and 16 threads that have ended may have work. While a stream captures, this memory waits.
 //! - The addresses of a group are extended only if, after the streams were asked, no ready range fits. So each ready range is below
 //!   h (2 h with alignments above 512 bytes). In each reservation there is at most one more of them than of taken and waiting ranges, of
 //!   which L has at most 16 L / h (8 L / h). So the extent is at most 17 L + 2 h, and 2 h more for each further reservation.
@@ -97,6 +99,7 @@ mod classes;
 mod collect;
 mod core;
 mod data;
+mod ended_threads;
 mod error;
 mod fence;
 mod frames;
@@ -115,6 +118,7 @@ mod obstacle;
 mod ongoing;
 mod owner;
 mod pending;
+mod per_thread;
 mod plain;
 mod pool;
 mod pool_stream;

@@ -9,6 +9,7 @@ use crate::kinds::{Kinds, Waits};
 use crate::ledger::Ledger;
 use crate::mapping::Mapping;
 use crate::owner::Owner;
+use crate::per_thread;
 use crate::plain::NewChunk;
 use crate::settings::{Callbacks, Settings};
 use crate::slabs::slab_size;
@@ -211,6 +212,7 @@ impl<B: Backend> Pool<B> {
             return None;
         }
         let class = fit(size.0, alignment.0).map_or_else(|| self.check(size, alignment).ok(), Some)?;
+        self.owner.inner.end_threads(OPERATION, stream).ok()?;
         let thread_cache = self.owner.thread_cache(thread_number());
         let captures = !stream.is_default() && self.captures(stream);
         let cached = class.filter(|_| !captures);
@@ -239,8 +241,8 @@ impl<B: Backend> Pool<B> {
 
     /// Returns true if work that is queued on a stream goes into a graph, or may do so.
     pub(crate) fn captures(&self, stream: Stream<'static>) -> bool {
-        // The pool refuses the per-thread default stream, so the driver is not asked about it.
-        stream.is_per_thread() || self.owner.backend.is_capturing(stream).unwrap_or(true)
+        let stream = per_thread::for_driver(stream);
+        stream.is_none_or(|stream| self.owner.backend.is_capturing(stream).unwrap_or(true))
     }
 
     /// Serves a request that the thread cache cannot serve.
@@ -319,6 +321,8 @@ impl<B: Backend> Pool<B> {
         let (mut waits, mut given) = (Waits::new(), 0);
         let (mut chunk, mut turn, mut is_reserved) = (None, None, false);
         let (mut returned, mut rounds, mut raised) = (0, 0, 0);
+        let mut has_looked = false;
+        self.owner.inner.end_threads(OPERATION, wanted.stream)?;
         loop {
             let shortage = match self.try_take(wanted, settled, (&mut chunk, &mut turn)) {
                 Ok(taken) => {
@@ -327,6 +331,12 @@ impl<B: Backend> Pool<B> {
                         self.owner.ask_premap();
                     }
                     return Ok(taken);
+                }
+                Err(Shortage::Mapping | Shortage::Chunk(_))
+                    if !std::mem::replace(&mut has_looked, true)
+                        && self.owner.inner.wait_for_threads(OPERATION)? =>
+                {
+                    continue;
                 }
                 Err(Shortage::Mapping) => {
                     turn = Some(self.owner.inner.mapping(OPERATION)?);

@@ -49,9 +49,14 @@ impl<B: Backend> Pool<B> {
     ///
     /// Those of [`Pool::free_at`] and [`Block::record_use`].
     pub fn record_use_at(&self, address: Address, stream: Stream<'static>) -> Result<()> {
+        // Not while the shard is locked, since this may wait.
+        self.kinds
+            .all()
+            .iter()
+            .try_for_each(|owner| owner.inner.end_threads(Operation::RecordUse, stream))?;
         let mut shard = self.kept(Operation::RecordUse, address)?;
         if let Some(block) = shard.blocks.get_mut(&address) {
-            return block.record_use(stream);
+            return block.record_use_now(stream);
         }
         let freed = shard.last_freed.contains_key(&address);
         drop(shard);

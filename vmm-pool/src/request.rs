@@ -1,5 +1,6 @@
 //! Requests with an alignment, a stream or a tag.
 
+use crate::per_thread;
 use crate::pool::DEFAULT_ALIGNMENT;
 use crate::{Block, Pool};
 #[allow(unused_imports)] // named in documentation
@@ -51,6 +52,10 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
     ///
     /// The stream must exist for as long as the process runs. Streams that end earlier must be
     /// [registered](Pool::register_stream) or [forgotten](Pool::forget_stream).
+    ///
+    /// The [per-thread default stream](Stream::is_per_thread) is the one of the thread that allocates the block, in the contexts of the
+    /// pool's device. It needs neither: the pool forgets it after its thread has ended. Wait for work that destructors of thread-local
+    /// variables queue on it.
     #[inline]
     pub fn stream(self, stream: Stream<'static>) -> Self {
         Self { stream, ..self }
@@ -92,7 +97,8 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
     ///
     /// # Errors
     ///
-    /// - [`Unsupported`](Detail::Unsupported) for the [per-thread default stream](Stream::is_per_thread)
+    /// - [`Unsupported`](Detail::Unsupported) for more than 65,534 streams, and for the
+    ///   [per-thread default stream](Stream::is_per_thread) of a thread that is ending
     /// - [`ZeroSize`](Detail::ZeroSize), [`BadAlignment`](Detail::BadAlignment) or [`ExceedsDevice`](Detail::ExceedsDevice)
     /// - [`OutOfMemory`](crate::PoolError::OutOfMemory) or [`OutOfAddresses`](crate::PoolError::OutOfAddresses)
     /// - [`Suspended`](crate::PoolError::Suspended)
@@ -113,6 +119,7 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
     #[inline]
     pub fn alloc(self) -> Result<Block<B>> {
         let Self { pool, size, alignment, stream, tag, memory, at } = self;
+        let stream = per_thread::named(stream);
         let other;
         let pool = match (memory, tag) {
             (None, None) => pool,
@@ -140,7 +147,9 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
     #[inline]
     pub fn alloc_cached(self) -> Option<Block<B>> {
         match (self.memory, self.tag, self.at) {
-            (None, None, None) => self.pool.alloc_cached(self.size, self.alignment, self.stream),
+            (None, None, None) => {
+                self.pool.alloc_cached(self.size, self.alignment, per_thread::named(self.stream))
+            }
             _ => None,
         }
     }
@@ -152,7 +161,9 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
     #[track_caller]
     pub fn alloc_mapped(self) -> Option<Block<B>> {
         match (self.memory, self.tag, self.at) {
-            (None, None, None) => self.pool.alloc_mapped(self.size, self.alignment, self.stream),
+            (None, None, None) => {
+                self.pool.alloc_mapped(self.size, self.alignment, per_thread::named(self.stream))
+            }
             _ => None,
         }
     }

@@ -6,12 +6,16 @@
 //! A stream that cannot be queried or recorded on counts as busy; requests for other streams do not fail for it. The error
 //! goes to the backend's drop log.
 //!
+//! A [thread's default stream](crate::per_thread) is one stream for each thread. Only the thread itself can record an event on it: what
+//! its events do not cover is done after a wait for the devices. Its number serves another stream after its thread has ended.
+//!
 //! The backend watches every stream that the pool serves, so that no wait for a device invalidates a capture of one.
 
+use crate::per_thread;
 use crate::stream_order::{CLEAN, FreeAfter, MIXED, StreamIndex};
 use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Event, Operation, Result, Stream};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The most unfinished events per stream. On a slow device, more events report nothing sooner.
 const MARKS: usize = 64;
@@ -40,9 +44,11 @@ pub(crate) struct Streams<B: Backend> {
 /// The progress of a stream.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    stream: Stream<'static>,
+    pub(crate) stream: Stream<'static>,
     /// The device whose events are recorded on it.
     device: DeviceId,
+    /// For the default stream of a thread: what ends with the thread.
+    pub(crate) thread: Option<Weak<()>>,
     /// The number of registrations; zero for a stream that the pool knows from requests alone.
     registrations: u32,
     /// True if the stream was forgotten and may not exist any more. Its number serves another stream once all of its work is done.
@@ -56,7 +62,7 @@ pub(crate) struct Progress {
     /// The moment of the last free.
     pub(crate) freed: u64,
     /// The bytes that were freed since the last event was recorded.
-    unmarked: u64,
+    pub(crate) unmarked: u64,
     /// The events that may be unfinished, in order, each with the moment of the last free before it.
     pub(crate) marks: VecDeque<(u64, Arc<dyn Event>)>,
 }
@@ -66,6 +72,7 @@ impl Progress {
         Self {
             stream,
             device,
+            thread: None,
             registrations: 0,
             is_retired: false,
             is_foreign: false,
@@ -83,6 +90,11 @@ impl Progress {
 
     pub(crate) fn is_marked(&self) -> bool {
         self.marks.back().map_or(self.done, |(moment, _)| *moment) >= self.freed
+    }
+
+    /// True for the default stream of a thread that has ended, before the stream is retired.
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.is_retired && self.thread.as_ref().is_some_and(|thread| thread.strong_count() == 0)
     }
 
     fn is(&self, stream: Stream<'_>) -> bool {
@@ -108,29 +120,36 @@ impl<B: Backend> Streams<B> {
 
     /// Returns the number of a stream that the pool serves.
     pub(crate) fn known(&self, stream: Stream<'_>) -> Option<StreamIndex> {
+        let stream = per_thread::named(stream);
         let index = self.list.iter().skip(1).position(|one| one.is(stream))?;
         Some((index + 1) as StreamIndex)
     }
 
     /// Returns the number of a stream. A new stream may receive the number of a retired one whose work is all done.
     pub(crate) fn index(&mut self, operation: Operation, stream: Stream<'static>) -> Result<StreamIndex> {
-        stream.check_shared(operation)?;
+        let stream = per_thread::named(stream);
         if let Some(index) = self.known(stream) {
             return Ok(index);
+        }
+        let mut thread = None;
+        if per_thread::is_of_thread(stream) {
+            thread = Some(per_thread::life(operation)?);
+            // Host memory has no such stream.
+            self.backend.is_capturing(Stream::PER_THREAD)?;
         }
         let (count, limit) = (self.list.len(), usize::from(MIXED));
         if let Some(index) = self.vacant() {
             let Progress { done, freed, .. } = self.list[index];
-            self.list[index] = Progress { done, freed, ..Progress::new(stream, self.device) };
-            self.backend.deferred().watch_stream(stream);
+            self.list[index] = Progress { thread, done, freed, ..Progress::new(stream, self.device) };
+            self.backend.deferred().watch_stream(per_thread::for_caller(stream));
             return Ok(index as StreamIndex);
         }
         if count >= limit {
             let reason = format!("the pool serves the maximum of {} streams; forget some of them", limit - 1);
             return Err(Error::new(operation, Detail::Unsupported { reason }));
         }
-        self.list.push(Progress::new(stream, self.device));
-        self.backend.deferred().watch_stream(stream);
+        self.list.push(Progress { thread, ..Progress::new(stream, self.device) });
+        self.backend.deferred().watch_stream(per_thread::for_caller(stream));
         Ok(count as StreamIndex)
     }
 
@@ -148,8 +167,15 @@ impl<B: Backend> Streams<B> {
         })
     }
 
-    /// Registers a stream and returns its number.
+    /// Returns true for the default stream of a thread.
+    #[inline]
+    pub(crate) fn is_of_thread(&self, index: StreamIndex) -> bool {
+        self.list[usize::from(index)].thread.is_some()
+    }
+
+    /// Registers a stream and returns its number. The default stream of a thread needs no registration: it ends with its thread.
     pub(crate) fn register(&mut self, operation: Operation, stream: Stream<'static>) -> Result<StreamIndex> {
+        stream.check_shared(operation)?;
         let index = self.index(operation, stream)?;
         self.list[usize::from(index)].registrations += 1;
         Ok(index)
@@ -173,8 +199,8 @@ impl<B: Backend> Streams<B> {
     pub(crate) fn retire(&mut self, index: StreamIndex) {
         let place = usize::from(index);
         self.free(index);
-        let is_marked = !self.captures(place) && self.mark(place);
-        self.backend.deferred().unwatch_stream(self.list[place].stream);
+        let is_marked = self.for_driver(place).is_some() && !self.captures(place) && self.mark(place);
+        self.backend.deferred().unwatch_stream(per_thread::for_caller(self.list[place].stream));
         self.retired += 1;
         let progress = &mut self.list[place];
         progress.is_retired = true;
@@ -189,25 +215,28 @@ impl<B: Backend> Streams<B> {
         }
     }
 
-    /// Makes the default stream that of another device, and takes streams that the pool does not know yet for that device's. Returns false
-    /// if work before a free on the default stream may not be done.
+    /// Makes the default streams those of another device, and takes streams that the pool does not know yet for that device's. Returns
+    /// false if work before a free on a default stream may not be done.
     pub(crate) fn move_to(&mut self, device: DeviceId) -> bool {
-        let mut defaults =
-            self.list.iter_mut().skip(1).filter(|one| one.stream.is_default() && !one.is_retired);
-        if let Some(default) = defaults.next() {
-            if !default.is_idle() {
-                return false;
-            }
-            default.device = device;
+        let is_default =
+            |one: &Progress| (one.stream.is_default() || one.thread.is_some()) && !one.is_retired;
+        if self.list.iter().skip(1).any(|one| is_default(one) && !one.is_idle()) {
+            return false;
         }
+        self.list.iter_mut().skip(1).filter(|one| is_default(one)).for_each(|one| one.device = device);
         self.device = device;
         // They may be streams of the new device.
         self.list.iter_mut().for_each(|one| one.is_foreign = false);
         true
     }
 
+    /// Returns the handle of a stream for callers.
     pub(crate) fn stream(&self, index: StreamIndex) -> Stream<'static> {
-        self.list.get(usize::from(index)).map_or(Stream::DEFAULT, |one| one.stream)
+        self.list.get(usize::from(index)).map_or(Stream::DEFAULT, |one| per_thread::for_caller(one.stream))
+    }
+
+    fn for_driver(&self, index: usize) -> Option<Stream<'static>> {
+        per_thread::for_driver(self.list[index].stream)
     }
 
     /// Returns the number of entries, including the one that stands for no stream.
@@ -315,7 +344,9 @@ impl<B: Backend> Streams<B> {
     /// Returns true if work on a stream goes into a graph, or if the driver cannot say.
     pub(crate) fn captures(&mut self, index: usize) -> bool {
         self.calls += 1;
-        match self.backend.is_capturing(self.list[index].stream) {
+        // Another thread's default stream is a blocking stream: the default stream captures as long as it does.
+        let stream = self.for_driver(index).unwrap_or(Stream::DEFAULT);
+        match self.backend.is_capturing(stream) {
             Ok(captures) => captures,
             Err(error) => {
                 self.tell(error);
@@ -366,6 +397,7 @@ impl<B: Backend> Streams<B> {
         let progress = &self.list[index];
         let can_mark = !progress.is_retired
             && !progress.is_foreign
+            && self.for_driver(index).is_some()
             && !progress.is_marked()
             && progress.marks.len() < MARKS;
         if can_mark && self.captures(index) {
@@ -407,10 +439,15 @@ impl<B: Backend> Streams<B> {
     }
 
     fn record(&mut self, index: usize) -> Result<bool> {
+        let Some(stream) = self.for_driver(index) else { return Ok(false) };
         let mut event = self.event(self.list[index].device)?;
         let progress = &mut self.list[index];
         let Some(unused) = Arc::get_mut(&mut event) else { return Ok(false) };
-        let recorded = unused.record(progress.stream);
+        let mut recorded = unused.record(stream);
+        if stream.is_per_thread() {
+            // Nothing tells when the thread ends.
+            recorded = recorded.and_then(|()| unused.outlive_stream());
+        }
         // Another thread may have begun a capture since the check above. The event is then in its graph, and a query or a
         // wait for it would invalidate the capture. A default stream never captures.
         let is_kept = recorded.is_ok() && (progress.stream.is_default() || !self.captures(index));
@@ -441,6 +478,9 @@ impl<B: Backend> Streams<B> {
         let progress = &mut self.list[index];
         self.advances += u64::from(moment > progress.done);
         progress.done = progress.done.max(moment);
+        if progress.thread.is_some() && progress.is_idle() {
+            progress.unmarked = 0;
+        }
         let passed = progress.marks.partition_point(|(marked, _)| *marked <= moment);
         self.spare.extend(progress.marks.drain(..passed).map(|(_, event)| (progress.device, event)));
     }
@@ -465,7 +505,7 @@ impl<B: Backend> Streams<B> {
 impl<B: Backend> Drop for Streams<B> {
     fn drop(&mut self) {
         for served in self.list.iter().skip(1).filter(|one| !one.is_retired) {
-            self.backend.deferred().unwatch_stream(served.stream);
+            self.backend.deferred().unwatch_stream(per_thread::for_caller(served.stream));
         }
     }
 }

@@ -20,11 +20,12 @@ impl<B: Backend> Block<B> {
     ///
     /// [`Forked`](Detail::Forked) in a forked child.
     pub fn end_uses(&mut self) -> Result<()> {
+        let size = self.piece().size;
         let (inner, others) = self.others_mut();
         let Some(others) = others.filter(|others| !others.streams.is_empty()) else {
             return inner.process.check(Operation::Free);
         };
-        inner.core(Operation::Free)?.end_uses(others);
+        inner.core(Operation::Free)?.end_uses(others, size);
         Ok(())
     }
 }
@@ -62,10 +63,14 @@ impl<B: Backend> Pool<B> {
 }
 
 impl<B: Backend> Core<B> {
-    /// Notes the work that the recorded streams have now as the work that the block waits for.
-    pub(crate) fn end_uses(&mut self, others: &mut FreeConditions) {
+    /// Notes the work that the recorded streams have now as the work that a block of `size` bytes waits for.
+    pub(crate) fn end_uses(&mut self, others: &mut FreeConditions, size: u64) {
         for index in others.streams.drain(..) {
             others.also_after.push(self.streams.free(index));
+            // Counted first: an event covers the bytes.
+            if self.streams.is_of_thread(index) {
+                self.streams.note_freed(index, size, u64::MAX);
+            }
             self.streams.mark_if_possible(usize::from(index));
         }
     }

@@ -108,11 +108,6 @@ class _Allocator:
             return cuda.MemoryPointer(cuda.UnownedMemory(0, 0, None, device), 0)
         stream = cuda.get_current_stream()
         handle = int(stream.ptr)
-        if handle == _PER_THREAD:
-            raise InvalidArgument(
-                "allocate: the current stream is the per-thread default stream, whose handle means another stream in each thread; "
-                "use cupy.cuda.Stream(non_blocking=True)"
-            )
         pool = self.pool(device)
         pool._handle.keep_stream(handle, stream)
         block = pool.alloc(size, stream=handle)

@@ -86,9 +86,30 @@ class Cupy(Case):
         self.assertEqual((nothing.ptr, nothing.mem.size), (0, 0))
         with self.raises(gpu_vmm.OutOfMemory, "budget is 64 MiB"):
             allocate(1 << 30)
+
+    @unittest.skipIf(NAME == "host", "host memory has no streams of threads")
+    def test_each_thread_reuses_its_own_memory(self):
+        gpu_vmm.cupy.enable()
+        (allocate,) = self.cupy.given
         self.cupy.stream = Stream(2)
-        with self.raises(gpu_vmm.InvalidArgument, "per-thread"):
-            allocate(1)
+        theirs = []
+
+        def thread():
+            for _ in range(2):
+                memory = allocate(3 * MIB)
+                theirs.append(memory.ptr)
+                del memory
+                gc.collect()
+
+        memory = allocate(3 * MIB)
+        for _ in range(40):
+            one = threading.Thread(target=thread)
+            one.start()
+            one.join()
+        self.assertNotIn(memory.ptr, theirs)
+        self.assertEqual(theirs[::2], theirs[1::2], "a thread did not get its own memory back")
+        held = gpu_vmm.cupy.pool().stats()["held"]
+        self.assertLess(held, 32 * MIB, "ended threads hold memory")
 
     def test_limit_at_run_time(self):
         with self.raises(gpu_vmm.Error, "set_limit: CuPy is not served"):

@@ -6,8 +6,9 @@ use gpu_vmm_core::{
     Backend, CopyCalls, Detail, DeviceId, Error, Event, MemoryCalls, Operation, Result, Stream, SyncCalls,
 };
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
 
 /// A backend that forwards calls for memory to an inner backend, and has streams, events and captures of its own.
 ///
@@ -23,6 +24,8 @@ pub struct LateWork<B: Backend> {
 #[derive(Debug)]
 struct Streams {
     list: Vec<Queue>,
+    /// The streams that are the per-thread default streams of threads.
+    of_threads: Mutex<Vec<(ThreadId, usize)>>,
     events: AtomicU64,
 }
 
@@ -51,7 +54,8 @@ impl<B: Backend> LateWork<B> {
     /// Wraps a backend, with `streams` streams. Stream 0 is the default stream.
     pub fn new(inner: B, streams: usize) -> Self {
         let list = (0..streams.max(1)).map(|_| Queue::default()).collect();
-        Self { inner, streams: Arc::new(Streams { list, events: AtomicU64::new(0) }) }
+        let of_threads = Mutex::new(Vec::new());
+        Self { inner, streams: Arc::new(Streams { list, of_threads, events: AtomicU64::new(0) }) }
     }
 
     /// Returns the inner backend.
@@ -67,6 +71,13 @@ impl<B: Backend> LateWork<B> {
             // SAFETY: this backend alone looks at the pointer, and it compares it with others.
             _ => unsafe { Stream::from_raw(ptr::without_provenance_mut(index * APART)) },
         }
+    }
+
+    /// Makes a stream the calling thread's [per-thread default stream](Stream::is_per_thread).
+    pub fn own_by_thread(&self, stream: usize) {
+        let mut all = self.streams.of_threads.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(thread, _)| *thread != thread::current().id());
+        all.push((thread::current().id(), stream));
     }
 
     /// Queues a unit of work. While the stream captures, the work goes into a graph that never runs.
@@ -115,12 +126,27 @@ impl<B: Backend> LateWork<B> {
 impl Streams {
     /// Returns the stream of a call.
     fn at(&self, operation: Operation, stream: Stream<'_>) -> Result<(usize, &Queue)> {
-        let index = if stream.is_default() { 0 } else { stream.as_raw().addr() / APART };
-        let queue = self.list.get(index).ok_or_else(|| {
+        let index = match stream {
+            _ if stream.is_default() => Some(0),
+            _ if stream.is_per_thread() => self.of_this_thread(),
+            _ => Some(stream.as_raw().addr() / APART),
+        };
+        let found = index.and_then(|index| Some((index, self.list.get(index)?)));
+        found.ok_or_else(|| {
             let reason = format!("{:?} is no stream of this backend", stream.as_raw());
             Error::new(operation, Detail::Unsupported { reason })
-        })?;
-        Ok((index, queue))
+        })
+    }
+
+    fn of_this_thread(&self) -> Option<usize> {
+        let all = self.of_threads.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().find(|(thread, _)| *thread == thread::current().id()).map(|(_, stream)| *stream)
+    }
+
+    /// Returns true if the default stream of a thread captures, which work on the default stream would invalidate.
+    fn does_any_thread_capture(&self) -> bool {
+        let all = self.of_threads.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().any(|(_, stream)| self.list[*stream].captures.load(Ordering::Acquire))
     }
 
     /// Refuses a call that a capture forbids.
@@ -175,7 +201,8 @@ unsafe impl<B: Backend> SyncCalls for LateWork<B> {
 
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
         let (_, queue) = self.streams.at(Operation::QueryCapture, stream)?;
-        Ok(queue.captures.load(Ordering::Acquire))
+        let breaks = stream.is_default() && self.streams.does_any_thread_capture();
+        Ok(breaks || queue.captures.load(Ordering::Acquire))
     }
 }
 

@@ -167,7 +167,7 @@ impl<B: Backend> Body<B> {
     fn wait_for(&self, mut others: FreeConditions) {
         // This cannot fail: a block is freed in the process that created it.
         let Ok(mut core) = self.thread_cache.inner.core(Operation::Free) else { return };
-        core.end_uses(&mut others);
+        core.end_uses(&mut others, self.piece.size);
         let FreeConditions { also_after, fence, .. } = others;
         let free_after = core.streams.free(self.index);
         core.pending.push(Waiting { piece: self.piece, free_after, also_after, fence, is_past: false });

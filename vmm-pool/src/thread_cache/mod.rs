@@ -20,6 +20,7 @@ use stack::Stack;
 
 use crate::block_memory::BlockMemory;
 use crate::classes::{CLASSES, Class, SMALL_CLASSES, size_of};
+use crate::per_thread;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
 use gpu_vmm_core::{Backend, Stream};
@@ -146,15 +147,16 @@ impl<B: Backend> Cache<B> {
         Some(index as BinIndex)
     }
 
-    /// Adds a bin for a tag and stream. Reuses the bin of a forgotten stream with the same number, whose work is all done by now, or
-    /// one that has no bodies. Returns none if every number is in use. The caller holds the core.
+    /// Adds a bin for a tag and stream. Reuses the bin of a forgotten stream, or of a thread that has ended, with the same number, whose
+    /// work is all done by now, or one that has no bodies. Returns none if every number is in use. The caller holds the core.
     pub(crate) fn add_bin(
         &mut self,
         tag: u16,
         stream: Stream<'static>,
         index: StreamIndex,
     ) -> Option<BinIndex> {
-        let is_left = |one: &Bin<B>| one.tag == tag && one.index == index && one.stream == FORGOTTEN;
+        let is_over = |stream| stream == FORGOTTEN || per_thread::is_of_thread(stream);
+        let is_left = |one: &Bin<B>| one.tag == tag && one.index == index && is_over(one.stream);
         if let Some(left) = self.bins.iter().position(is_left) {
             self.bins[left].stream = stream;
             return Some(left as BinIndex);

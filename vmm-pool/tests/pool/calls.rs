@@ -1,7 +1,7 @@
 //! The driver calls that are none for memory, streams that are refused, and the places of allocations.
 #![allow(unsafe_code)]
 
-use gpu_vmm_core::{Backend, Bytes, DeviceId, ErrorKind, Operation, Result, Stream};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Operation, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Pool, PoolBuilder};
 use gpu_vmm_testkit::{FaultInject, TestKit};
@@ -92,36 +92,6 @@ fn every_allocation_notes_its_caller() {
     is_here(registered.alloc(size).unwrap(), Location::caller());
     is_here(registered.request(size).alloc().unwrap(), Location::caller());
     is_here(pool.request(size).tag("kv").alloc().unwrap(), Location::caller());
-}
-
-/// It is another stream in each thread, so that no thread could wait for the work of another.
-#[test]
-fn each_call_refuses_per_thread_stream() {
-    let backend = HostConfig::new().memory(PAGE * 64).open().unwrap();
-    let pool = pool(&backend, |builder| builder.debug());
-    let refused = |result: Result<()>, operation: Operation| {
-        let error = result.unwrap_err();
-        assert_eq!((error.operation(), error.kind()), (operation, ErrorKind::Unsupported), "{error}");
-        assert!(error.to_string().contains("stream 0x2 is the per-thread default stream"), "{error}");
-    };
-    for size in [Bytes::kib(4), PAGE * 2] {
-        // A free block of the size, which a thread cache may hold.
-        drop(pool.alloc(size).unwrap());
-        let request = || pool.request(size).stream(Stream::PER_THREAD);
-        refused(request().alloc().map(drop), Operation::Allocate);
-        assert!(request().alloc_cached().is_none() && request().alloc_mapped().is_none());
-        let mut block = pool.alloc(size).unwrap();
-        refused(block.record_use(Stream::PER_THREAD), Operation::RecordUse);
-        assert!(!block.is_used_elsewhere());
-        let address = pool.keep(block).unwrap();
-        refused(pool.record_use_at(address, Stream::PER_THREAD), Operation::RecordUse);
-        pool.free_at(address).unwrap();
-    }
-    // SAFETY: the stream is refused.
-    refused(unsafe { pool.register_stream(Stream::PER_THREAD) }.map(drop), Operation::RegisterStream);
-    // No request has named it, so it is not known.
-    pool.forget_stream(Stream::PER_THREAD).unwrap();
-    assert!(pool.unfreed().is_empty());
 }
 
 /// A pool of one free plain allocation of each of these sizes.

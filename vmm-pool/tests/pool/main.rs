@@ -33,4 +33,5 @@ mod shareable;
 mod shortage;
 mod slots;
 mod suspended;
+mod threads;
 mod waits;

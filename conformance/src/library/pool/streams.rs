@@ -2,20 +2,23 @@
 
 use super::order::{overlap, range, start, start_behind};
 use super::waits::named;
-use super::{MIN, alloc, is_empty, page, pool, write_at, wrong_at};
+use super::{MIN, alloc, builder, is_empty, page, pool, write_at, wrong_at};
 use crate::case::cases;
-use crate::library::flights::{finish, own, registered};
+use crate::library::flights::{finish, own, registered, rounds};
 use crate::library::tools::{idle, refused};
-use crate::subject::{Subject, skip};
-use gpu_vmm_core::{BackingStore, Bytes, Detail, Error, ErrorKind, Operation, Result, Vendor};
+use crate::subject::{Subject, or_skip, skip};
+use gpu_vmm_core::{BackingStore, Bytes, Detail, Vendor};
 use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::{TestKit, WorkStream};
 use std::sync::Barrier;
 use std::thread;
 
 cases! { "pool":
-    /// Each call that takes a stream refuses the per-thread default stream's handle, and the pool still works.
+    /// Memory that one thread freed on its per-thread default stream serves another thread's only after the work on it has ended, and the
+    /// thread itself at once.
     the_stream_of_each_thread,
+    /// Memory that a thread's per-thread default stream used before the thread ended serves others after the work has ended.
+    the_stream_of_an_ended_thread,
     /// A pool can register and forget more streams, one after the other, than it has numbers for.
     streams_come_and_go,
     /// A stream that has the handle of a forgotten stream is treated as a different stream.
@@ -44,33 +47,70 @@ cases! { "pool":
     a_stream_of_another_device,
 }
 
+/// Allocates a block for the calling thread's default stream and starts long work on it.
 #[allow(unsafe_code)]
-fn the_stream_of_each_thread<B: TestKit>(subject: &Subject<B>) {
+fn with_work<B: TestKit>(subject: &Subject<B>, pool: &Pool<B>, seed: u64) -> Block<B> {
     let Some(stream) = subject.backend.per_thread_stream() else {
         skip("the backend has no handle for the per-thread default stream");
     };
+    let block = pool.request(Bytes::mib(4)).stream(stream).alloc().unwrap();
+    assert_eq!(block.stream(), stream);
+    // SAFETY: the block's memory is mapped, and the pool must not reuse it until the work has ended.
+    or_skip(unsafe {
+        subject.backend.start_pattern_on(
+            subject.device,
+            stream,
+            block.address(),
+            block.size(),
+            seed,
+            rounds(subject) * 4,
+        )
+    });
+    block
+}
+
+fn the_stream_of_each_thread<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
-    let mut block = alloc(&pool, Bytes(5000));
-    for size in [100, 100_000, 4 << 20] {
-        let answer = pool.request(Bytes(size)).stream(stream).alloc();
-        let error = answer.map(drop).unwrap_err();
-        assert!(error.to_string().contains("per-thread default stream"), "{error}");
-        assert!(
-            matches!(error.detail(), Detail::Unsupported { .. }) && error.operation() == Operation::Allocate,
-            "{error}"
-        );
-    }
-    let refused = |answer: Result<()>| {
-        assert!(matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::Unsupported)), "{answer:?}");
-    };
-    refused(block.record_use(stream));
-    // SAFETY: the handle is always valid.
-    refused(unsafe { pool.register_stream(stream) }.map(drop));
-    let kept = pool.keep(alloc(&pool, Bytes(300))).unwrap();
-    refused(pool.record_use_at(kept, stream));
-    pool.free_at(kept).unwrap();
-    assert!(!block.is_used_elsewhere());
+    let block = with_work(subject, &pool, 5);
+    let (stream, at) = (block.stream(), range(&block));
     drop(block);
+    let again = pool.request(Bytes::mib(4)).stream(stream).alloc().unwrap();
+    assert_eq!(range(&again), at, "the thread's own stream has waited");
+    drop(again);
+    let next = thread::scope(|scope| {
+        let next = || {
+            let next = pool.request(Bytes::mib(4)).stream(stream).alloc().unwrap();
+            // Its work runs beside that of the first thread.
+            write_at(&subject.backend, subject.device, next.address(), next.size(), 77);
+            next
+        };
+        scope.spawn(next).join().unwrap()
+    });
+    subject.backend.synchronize_stream(subject.device, stream).unwrap();
+    assert_eq!(wrong_at(&subject.backend, subject.device, next.address(), next.size(), 77), 0);
+    let mut used = alloc(&pool, Bytes(5000));
+    used.record_use(stream).unwrap();
+    assert!(used.is_used_elsewhere());
+    // SAFETY: it is refused.
+    #[allow(unsafe_code)]
+    let registered = unsafe { pool.register_stream(stream) }.map(drop);
+    let error = registered.unwrap_err();
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+    drop((used, next));
+    is_empty(&pool);
+}
+
+fn the_stream_of_an_ended_thread<B: TestKit>(subject: &Subject<B>) {
+    let pool = builder(subject).budget(page(&pool(subject)).max(Bytes::mib(4))).build().unwrap();
+    for seed in 0..4 {
+        let kept = thread::scope(|scope| scope.spawn(|| with_work(subject, &pool, seed)).join().unwrap());
+        drop(kept);
+        // The budget has room for one block: the request waits for the work.
+        let next = alloc(&pool, Bytes::mib(4));
+        write_at(&subject.backend, subject.device, next.address(), next.size(), 77);
+        subject.backend.synchronize(subject.device).unwrap();
+        assert_eq!(wrong_at(&subject.backend, subject.device, next.address(), next.size(), 77), 0);
+    }
     is_empty(&pool);
 }
 
