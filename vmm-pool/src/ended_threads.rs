@@ -10,8 +10,8 @@ use gpu_vmm_core::{Backend, Operation, Result, Stream};
 const ENDED_THREADS: usize = 16;
 
 impl<B: Backend> Streams<B> {
-    /// Retires the default streams of threads that have ended. Returns true if so many of them have unfinished work that the caller should
-    /// wait for the devices: without that, each further thread would occupy a number and memory.
+    /// Retires the default streams of threads that have ended. Returns true if [`ENDED_THREADS`] of them have unfinished work: the caller
+    /// should wait for the devices, since each further thread would occupy a number and memory.
     ///
     /// Thread caches need not forget such a stream: no request names it again.
     pub(crate) fn retire_ended(&mut self) -> bool {
