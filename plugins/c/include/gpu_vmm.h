@@ -1924,6 +1924,21 @@ gpu_vmm_status gpu_vmm_pool_with_memory(const gpu_vmm_pool *pool,
 gpu_vmm_status gpu_vmm_pool_kinds(const gpu_vmm_pool *pool,
                                   char **json);
 
+// Returns the physical memory behind an address of a block of any kind, and the address's offset in it: to export the block, or to map it
+// elsewhere. A larger block has more memory behind the end of this one. The memory outlives the block, and other blocks may lie in it. It
+// can be exported if its properties say so: gpu_vmm_physical_export_fd. Release it with gpu_vmm_physical_release.
+//
+// Returns GPU_VMM_NOT_FOUND if the pool has no mapped memory there, and GPU_VMM_UNSUPPORTED on a device without virtual memory
+// management.
+//
+// # Safety
+//
+// `pool` is null or a pool. `physical` is null or points to a writable pointer. `offset` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_pool_memory_at(const gpu_vmm_pool *pool,
+                                      uint64_t address,
+                                      gpu_vmm_physical **physical,
+                                      uint64_t *offset);
+
 // Gives a device, or GPU_VMM_DEVICE_HOST, access to all memory of this object's kind, present and future: GPU_VMM_ACCESS_READ or
 // GPU_VMM_ACCESS_READ_WRITE, for the CPU GPU_VMM_ACCESS_READ_WRITE alone. A device that has this access or more keeps what it has.
 //

@@ -41,16 +41,16 @@ from .errors import (
     Unaligned,
     Unsupported,
 )
-from .pool import Block, BlockInfo, Pool, RestoredPool
+from .pool import Block, BlockInfo, BlockMemory, Pool, RestoredPool
 from .results import AddressInfo, BackendInfo, PoolSnapshot, PoolStats
 from .serve import connect, set_pool_server
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AccessDenied", "AddressInfo", "AddressTaken", "AlreadyMapped", "Backend", "BackendInfo", "Block", "BlockCache", "BlockInfo", "BlockTensor",
-    "Busy", "DTypeLike",
-    "DTypeName", "DeviceLost", "DeviceVec", "DriverError", "Error", "Exiting", "FileError", "Forked", "InternalError",
+    "AccessDenied", "AddressInfo", "AddressTaken", "AlreadyMapped", "Backend", "BackendInfo", "Block", "BlockCache", "BlockInfo",
+    "BlockMemory", "BlockTensor", "Busy", "DTypeLike", "DTypeName", "DeviceLost", "DeviceVec", "DriverError", "Error", "Exiting",
+    "FileError", "Forked", "InternalError",
     "InvalidArgument", "NoListener", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddressSpace", "OutOfDescriptors",
     "OutOfMemory", "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats",
     "ReadOnlyVec", "RestoredPool", "StaleSocket", "Status", "Suspended", "TensorShape", "TimedOut", "Unaligned", "Unsupported", "at", "connect", "cupy", "open",

@@ -140,6 +140,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_reservation_unit": (_STATUS, [_OBJECT, _U64]),
     "gpu_vmm_can_access": (_STATUS, [_OBJECT, c_uint32, c_uint32, _BOOL]),
     "gpu_vmm_capabilities": (_STATUS, [_OBJECT, c_uint32, POINTER(c_void_p)]),
+    "gpu_vmm_pool_memory_at": (_STATUS, [_OBJECT, c_uint64, _NEW, _U64]),
     "gpu_vmm_physical_adopt": (_STATUS, [_OBJECT, c_uint64, _NEW]),
     "gpu_vmm_physical_create": (_STATUS, [_OBJECT, _PROPERTIES, c_uint64, _NEW]),
     "gpu_vmm_physical_retain": (_STATUS, [_OBJECT, _NEW]),

@@ -121,7 +121,7 @@ class Backend(Owner):
         wanted = options(device, budget, keep, page, slack, scrub, debug, restorable)
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_pool_new(self._handle, ctypes.byref(wanted), ctypes.byref(pointer)))
-        return Pool(PoolHandle(pointer), f"{self.name} device {wanted.device}")
+        return Pool(PoolHandle(pointer), f"{self.name} device {wanted.device}", backend=self)
 
 
 def open(name: Optional[str] = None) -> Backend:

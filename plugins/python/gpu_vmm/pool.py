@@ -27,19 +27,22 @@ from ._waits import interruptible, linux_function, seconds_of
 
 if TYPE_CHECKING:
     from .backend import Backend
+    from .vmm.physical import PhysicalMemory
     from .vmm.properties import Access, Properties
 
 
 class Blocks:
     """The blocks of a pool that have a :class:`Block` object, for all tags together."""
 
-    __slots__ = ("device", "movable", "owners", "lock")
+    __slots__ = ("device", "movable", "owners", "lock", "backend")
 
-    def __init__(self, device: str = "", movable: bool = True) -> None:
+    def __init__(self, device: str = "", movable: bool = True, backend: Optional[Backend] = None) -> None:
         self.device: str = device
         """The name of the device that has the memory."""
         self.movable: bool = movable
         """Whether the blocks may move to another device: PyTorch's tensors name theirs."""
+        self.backend: Optional[Backend] = backend
+        """None for PyTorch's."""
         self.owners: Dict[int, weakref.ref[Block]] = {}
         """By address."""
         # Held during copies, and by calls that take memory away. Block.__del__ does not need it: no copy of the block runs then.
@@ -60,6 +63,15 @@ class BlockInfo:
     stream: int
     """The vendor's handle of the stream that it was allocated for."""
     tag: str
+
+
+class BlockMemory(NamedTuple):
+    """The physical memory behind a part of a block."""
+
+    physical: List[PhysicalMemory]
+    """In order. Other blocks may lie in it."""
+    offset: int
+    """The distance of the part from the beginning of the first one, in bytes."""
 
 
 class Block(Owner):
@@ -214,12 +226,13 @@ class Pool(Owner):
         blocks: Optional[Blocks] = None,
         tag: str = "",
         memory: Optional[Properties] = None,
+        backend: Optional[Backend] = None,
     ) -> None:
         self._make_once("_handle")
         if not isinstance(handle, PoolHandle):
             raise TypeError(f"a Pool is created by Backend.pool(), not from a {type(handle).__name__}")
         self._handle = handle
-        self._blocks = Blocks(device) if blocks is None else blocks
+        self._blocks = Blocks(device, backend=backend) if blocks is None else blocks
         self._tag = tag
         # The properties of the memory without its device; None for the pool's own.
         self._memory = memory
@@ -296,7 +309,7 @@ class Pool(Owner):
         """
         wanted = options(device, budget, keep, None, slack, scrub, debug)
         handle, found = _saved_pool.restore(backend._handle, path, wanted)
-        pool = Pool(handle, f"{backend.name} device {wanted.device}")
+        pool = Pool(handle, f"{backend.name} device {wanted.device}", backend=backend)
         # Objects of each tag, since a suspension of a tag looks for its blocks.
         tagged = {"": pool}
         blocks = []
@@ -399,6 +412,34 @@ class Pool(Owner):
         check(library().gpu_vmm_find(self._handle, unsigned("address", address), ctypes.byref(found)))
         tag = _saved_pool.whole_tag(found.tag, found.base)
         return BlockInfo(found.base, found.capacity, found.offset, found.device, found.stream or 0, tag)
+
+    def memory_at(self, address: SupportsIndex, size: SupportsIndex = 1) -> BlockMemory:
+        """Returns the physical memory behind a part of a block of any kind: to export it, or to map it elsewhere as well.
+
+        The memory outlives the block, and other blocks may lie in it. It can be exported if its kind has a type of handle:
+        ``pool.with_memory(gpu_vmm.vmm.Properties(handle_types=gpu_vmm.vmm.HandleTypes.FD))``.
+
+        Raises NotFound if memory of the pool is not mapped in the whole part, InvalidArgument for a size of 0, and Unsupported on a device
+        without virtual memory management.
+        """
+        from .backend import Backend  # the package imports this module
+        from .vmm.physical import PhysicalMemory
+
+        first, length = unsigned("address", address), unsigned("size", size)
+        if length == 0:
+            raise InvalidArgument("memory_at: the size is 0")
+        backend = self._blocks.backend or Backend()
+        physical: List[PhysicalMemory] = []
+        within, begin, end = 0, first, first + length
+        while begin < end:
+            pointer, offset = ctypes.c_void_p(), ctypes.c_uint64()
+            check(library().gpu_vmm_pool_memory_at(self._handle, begin, ctypes.byref(pointer), ctypes.byref(offset)))
+            piece = PhysicalMemory._from(backend, pointer)
+            if not physical:
+                within = offset.value
+            physical.append(piece)
+            begin += piece.size - offset.value
+        return BlockMemory(physical, within)
 
     def suspend(
         self, tag: str, keep: Optional[str] = "host", directory: Optional[Path] = None, *, force: bool = False

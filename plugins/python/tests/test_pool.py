@@ -53,6 +53,31 @@ class Backends(Case):
         pool.alloc(1).free()
 
 
+class MemoryOfBlocks(Case):
+    def test_block_is_mapped_elsewhere(self):
+        opened = backend()
+        kind = gpu_vmm.vmm.Properties(handle_types=gpu_vmm.vmm.HandleTypes.FD)
+        pool = opened.pool(page=2 * MIB).with_memory(kind)
+        block = pool.alloc(3 * MIB)
+        block.write(b"contents", 2 * MIB + 5)
+        found = pool.memory_at(block.address + 5, 3 * MIB - 5)
+        self.assertEqual(sum(piece.size for piece in found.physical) % (2 * MIB), 0)
+        at = found.offset + 2 * MIB
+        piece = found.physical[at // found.physical[0].size]
+        self.assertEqual(piece.read(at % found.physical[0].size, 8), b"contents")
+        self.assertEqual(piece.properties.handle_types, gpu_vmm.vmm.HandleTypes.FD)
+        fd = piece.export_fd()
+        self.addCleanup(os.close, fd)
+        copy = gpu_vmm.vmm.PhysicalMemory.import_fd(opened, fd, piece.size, piece.properties)
+        self.assertEqual(copy.read(at % found.physical[0].size, 8), b"contents")
+        with self.raises(gpu_vmm.NotFound):
+            pool.memory_at(16)
+        with self.raises(gpu_vmm.InvalidArgument, "the size is 0"):
+            pool.memory_at(block.address, 0)
+        block.free()
+        self.assertEqual(piece.read(at % found.physical[0].size, 8), b"contents")
+
+
 class Kinds(Case):
     def setUp(self):
         self.backend = backend()

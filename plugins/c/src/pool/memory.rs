@@ -5,11 +5,12 @@
 
 use super::Pool;
 use crate::call::status;
+use crate::physical::Physical;
 use crate::properties::{Properties, access as level};
 use crate::status::Status;
-use crate::texts::{clear, give_box, give_json, object};
+use crate::texts::{check_place, clear, give, give_box, give_json, object};
 use gpu_vmm::pool::PoolStats;
-use gpu_vmm::{DeviceId, MovePath, WaitFor};
+use gpu_vmm::{Address, Bytes, DeviceId, MovePath, WaitFor};
 use std::ffi::c_char;
 
 /// A kind of memory and its statistics, as gpu_vmm_pool_kinds writes them.
@@ -65,6 +66,43 @@ pub unsafe extern "C" fn gpu_vmm_pool_kinds(pool: *const Pool, json: *mut *mut c
             kinds.map(|(memory, stats)| KindStats { memory: memory.to_string(), stats }).collect();
         // SAFETY: guaranteed by the caller.
         unsafe { give_json(json, &kinds) }
+    })
+}
+
+/// Returns the physical memory behind an address of a block of any kind, and the address's offset in it: to export the block, or to map it
+/// elsewhere. A larger block has more memory behind the end of this one. The memory outlives the block, and other blocks may lie in it. It
+/// can be exported if its properties say so: gpu_vmm_physical_export_fd. Release it with gpu_vmm_physical_release.
+///
+/// Returns GPU_VMM_NOT_FOUND if the pool has no mapped memory there, and GPU_VMM_UNSUPPORTED on a device without virtual memory
+/// management.
+///
+/// # Safety
+///
+/// `pool` is null or a pool. `physical` is null or points to a writable pointer. `offset` is null or points to a writable number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_pool_memory_at(
+    pool: *const Pool,
+    address: u64,
+    physical: *mut *mut Physical,
+    offset: *mut u64,
+) -> Status {
+    // SAFETY: null or writable, as the caller guarantees.
+    unsafe {
+        clear(physical);
+        clear(offset);
+    }
+    status(|| {
+        check_place("physical", physical)?;
+        check_place("offset", offset)?;
+        // SAFETY: guaranteed by the caller.
+        let pool = unsafe { object("pool", pool) }?;
+        let (memory, within) = pool.blocks.memory_at(Address(address), Bytes(1))?;
+        for piece in memory {
+            // SAFETY: guaranteed by the caller. One byte lies in one piece.
+            unsafe { give_box("physical", physical, || Ok(Physical(piece))) }?;
+        }
+        // SAFETY: guaranteed by the caller.
+        unsafe { give("offset", offset, within.0) }
     })
 }
 

@@ -3,6 +3,8 @@
 
 use super::*;
 use crate::handles;
+use crate::physical::{gpu_vmm_physical_release, gpu_vmm_physical_size};
+use crate::pool::memory::gpu_vmm_pool_memory_at;
 use crate::pool_options::GPU_VMM_KEEP_NOTHING;
 use crate::sleep::{gpu_vmm_host_memory, gpu_vmm_is_suspended, gpu_vmm_resume, gpu_vmm_suspend};
 use crate::status::{
@@ -104,6 +106,37 @@ fn pool_scrubs_and_shares_on_request() {
         assert_eq!(properties.device, DeviceId(1));
         assert_eq!(BlockInfo::from(pool.blocks.find(block.address()).unwrap()).device, 1);
     }
+}
+
+#[test]
+fn memory_of_a_block_is_found_piece_by_piece() {
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    let page = Bytes::mib(2).0;
+    let options = PoolOptions { page, shareable: true, ..PoolOptions::DEFAULT };
+    let made = Pool::new(&host, &options).unwrap();
+    let block = made.blocks.request(Bytes::mib(3)).alignment(Bytes(page)).alloc().unwrap();
+    let pool = handles::add(made).unwrap();
+    let find = |address: u64| {
+        let (mut physical, mut offset, mut size) = (std::ptr::null_mut(), 0, 0);
+        // SAFETY: the pool is not freed before, and the places are writable.
+        let status = unsafe { gpu_vmm_pool_memory_at(pool, address, &raw mut physical, &raw mut offset) };
+        // SAFETY: the object was made above, or is null, and is released once.
+        unsafe {
+            gpu_vmm_physical_size(physical, &raw mut size);
+            gpu_vmm_physical_release(physical);
+        }
+        (status, offset, size)
+    };
+    let at = block.address().0;
+    assert_eq!(find(at + 5), (GPU_VMM_OK, 5, page));
+    assert_eq!(find(at + page), (GPU_VMM_OK, 0, page));
+    assert_eq!(find(16), (GPU_VMM_NOT_FOUND, 0, 0));
+    // SAFETY: the places are null, which is refused.
+    let refused = unsafe { gpu_vmm_pool_memory_at(pool, at, std::ptr::null_mut(), std::ptr::null_mut()) };
+    assert_eq!(refused, GPU_VMM_INVALID_ARGUMENT);
+    drop(block);
+    // SAFETY: it is freed once.
+    unsafe { gpu_vmm_pool_free(pool) };
 }
 
 #[test]
