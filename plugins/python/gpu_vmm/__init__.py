@@ -1,10 +1,10 @@
 """gpu-vmm: GPU memory that grows in place and sleeps, for PyTorch, CuPy, RMM and every library that takes DLPack.
 
-Importing the package loads nothing. The C library is loaded at the first use. PyTorch, CuPy and RMM are imported when functions of
-:mod:`gpu_vmm.torch`, :mod:`gpu_vmm.cupy` and :mod:`gpu_vmm.rmm` are called.
+Importing the package loads nothing. The C library is loaded at the first use. PyTorch, CuPy, Numba and RMM are imported when functions of
+:mod:`gpu_vmm.torch`, :mod:`gpu_vmm.cupy`, :mod:`gpu_vmm.numba` and :mod:`gpu_vmm.rmm` are called.
 """
 
-from . import cupy, results, rmm, serve, torch, vmm
+from . import cupy, numba, results, rmm, serve, torch, vmm
 from ._dtype import DTypeLike, DTypeName
 from .backend import Backend, at, open
 from .block_cache import BlockCache, BlockTensor, TensorShape
@@ -53,6 +53,6 @@ __all__ = [
     "FileError", "Forked", "InternalError",
     "InvalidArgument", "NoListener", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddressSpace", "OutOfDescriptors",
     "OutOfMemory", "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats",
-    "ReadOnlyVec", "RestoredPool", "StaleSocket", "Status", "Suspended", "TensorShape", "TimedOut", "Unaligned", "Unsupported", "at", "connect", "cupy", "open",
-    "results", "rmm", "serve", "set_pool_server", "torch", "vmm",
+    "ReadOnlyVec", "RestoredPool", "StaleSocket", "Status", "Suspended", "TensorShape", "TimedOut", "Unaligned", "Unsupported", "at",
+    "connect", "cupy", "numba", "open", "results", "rmm", "serve", "set_pool_server", "torch", "vmm",
 ]  # fmt: skip

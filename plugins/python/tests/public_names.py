@@ -59,7 +59,7 @@ def main() -> None:
     sys.path.insert(0, str(PACKAGE))
     rows = [line.rstrip(" |") for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     page = {name for row in rows for name in row.rpartition("|")[2].split("`")[1::2]}
-    modules = "", ".cupy", ".results", ".rmm", ".serve", ".torch", ".vmm"
+    modules = "", ".cupy", ".numba", ".results", ".rmm", ".serve", ".torch", ".vmm"
     others = [f"{name}: {other}" for module in modules for name, other in foreign(module)]
     if others:
         raise SystemExit("\n".join(["docstrings have names of C or Rust:", *others]))

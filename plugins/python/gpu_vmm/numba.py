@@ -1,0 +1,187 @@
+"""Numba-CUDA's device memory from pools of gpu-vmm, one for each device, by its External Memory Management interface."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib
+import weakref
+from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple
+
+from ._arguments import unsigned
+from ._lock import Lock
+from ._pool_options import options
+from .backend import Backend
+from .errors import Error, NotInstalled, OutOfMemory, Unsupported
+from .pool import Block, Pool
+
+_lock = Lock()
+_serving: Optional[_Pools] = None
+
+# Freed memory is reused after a wait for the device. One wait serves this many bytes or this many blocks.
+_BYTES = 64 << 20
+_BLOCKS = 64
+
+
+def _cuda() -> Any:
+    try:
+        # By name: a type checker could resolve `import numba` to this module.
+        cuda = importlib.import_module("numba.cuda")
+    except ImportError as error:
+        raise NotInstalled(f"gpu_vmm.numba: Numba-CUDA cannot be imported: {error}") from error
+    if not hasattr(cuda, "HostOnlyCUDAMemoryManager") or not hasattr(cuda, "set_memory_manager"):
+        raise NotInstalled("gpu_vmm.numba: this Numba has no External Memory Management interface, or simulates CUDA")
+    return cuda
+
+
+class _Pools:
+    """The pools of the devices."""
+
+    def __init__(self, settings: Tuple[Optional[int], Optional[int]]) -> None:
+        self.settings = settings
+        self.backend = Backend("cuda")
+        self.pools: Dict[int, Pool] = {}
+
+    def of(self, device: int) -> Pool:
+        with _lock:
+            pool = self.pools.get(device)
+            if pool is None:
+                budget, keep = self.settings
+                pool = self.pools[device] = self.backend.pool(device, budget, keep)
+            return pool
+
+
+class _Freed:
+    """The blocks of a context that were freed, and whose work may not be done: Numba names no stream."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.blocks: List[Block] = []
+        self.deferred = 0
+
+    def add(self, block: Block) -> None:
+        # Also called by the garbage collector, at any place: it must not wait.
+        self.blocks.append(block)
+
+    def is_much(self) -> bool:
+        blocks = list(self.blocks)
+        return self.deferred == 0 and (len(blocks) >= _BLOCKS or sum(block.size for block in blocks) >= _BYTES)
+
+    def free(self, context: Any) -> bool:
+        """Waits for the device and frees the blocks. Returns whether there were any."""
+        with self.lock:
+            count = len(self.blocks)
+            if count == 0:
+                return False
+            # Before a block leaves the list: those that are added meanwhile wait for the next time.
+            context.synchronize()
+            ended, self.blocks[:count] = self.blocks[:count], []
+        for block in ended:
+            block.free(force=True)
+        return True
+
+
+@functools.lru_cache(maxsize=None)
+def _manager() -> Any:
+    """Returns the class that Numba instantiates for each context."""
+    cuda = _cuda()
+    base: Any = cuda.HostOnlyCUDAMemoryManager
+
+    class MemoryManager(base):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.freed = _Freed()
+
+        @property
+        def interface_version(self) -> int:
+            return 1
+
+        def initialize(self) -> None:
+            """Does nothing: the pool of a device is created with its first block."""
+
+        def memalloc(self, size: int) -> Any:
+            pool = _pools().of(int(self.context.device.id))
+            if self.freed.is_much():
+                self.freed.free(self.context)
+            try:
+                block = pool.alloc(size)
+            except OutOfMemory:
+                if self.freed.deferred or not self.freed.free(self.context):
+                    raise
+                block = pool.alloc(size)
+            block._lent = True  # to an array: taking its memory away needs force=True
+            # The finalizer, and not this object: a pointer may outlive its context.
+            free = functools.partial(self.freed.add, block)
+            return cuda.MemoryPointer(weakref.proxy(self.context), ctypes.c_void_p(block.address), size, finalizer=free)
+
+        def get_memory_info(self) -> Any:
+            free, total = _pools().backend.memory(int(self.context.device.id))
+            return cuda.MemoryInfo(free=free, total=total)
+
+        def get_ipc_handle(self, memory: Any) -> Any:
+            raise Unsupported(
+                "get_ipc_handle: CUDA's legacy IPC does not know memory of virtual memory management; use Pool.memory_at and "
+                "PhysicalMemory.export_fd"
+            )
+
+        def reset(self) -> None:
+            super().reset()
+            self.freed.free(self.context)
+
+        @contextlib.contextmanager
+        def defer_cleanup(self) -> Iterator[None]:
+            with super().defer_cleanup():
+                self.freed.deferred += 1
+                try:
+                    yield
+                finally:
+                    self.freed.deferred -= 1
+
+    return MemoryManager
+
+
+def __getattr__(name: str) -> Any:
+    # Numba imports the module that NUMBA_CUDA_MEMORY_MANAGER names, and takes this from it.
+    if name == "_numba_memory_manager":
+        return _manager()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _pools() -> _Pools:
+    global _serving
+    if _serving is None:
+        _serving = _Pools((None, None))
+    return _serving
+
+
+def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsIndex] = None) -> None:
+    """Makes Numba-CUDA allocate device memory from pools of gpu-vmm: ``numba.cuda.set_memory_manager``.
+
+    Call it before Numba uses a device: contexts keep the memory manager that they have begun with. The environment variable
+    ``NUMBA_CUDA_MEMORY_MANAGER=gpu_vmm.numba`` does the same without a call. ``budget``: the largest number of bytes that a device's pool
+    may hold, None for no limit. ``keep``: the largest number of free bytes that it keeps, None for all. A second call with the same settings
+    does nothing.
+
+    Numba names no stream. So memory of arrays that have ended is reused after a wait for the device, which an allocation makes for
+    64 MiB or 64 arrays at a time, and not within ``numba.cuda.defer_cleanup``. If memory is short, Numba's callers get OutOfMemory, a MemoryError.
+
+    Raises NotInstalled without Numba-CUDA, Unsupported without a driver, Error if it is enabled with other settings.
+    """
+    global _serving
+    cuda = _cuda()
+    wanted = options(0, budget, keep)  # checks them
+    settings = (wanted.budget or None, None if keep is None else unsigned("keep", keep))
+    if _serving is not None and _serving.settings != settings:
+        raise Error(f"enable: Numba is already served with (budget, keep) = {_serving.settings}")
+    if _serving is None:
+        _serving = _Pools(settings)
+    cuda.set_memory_manager(_manager())
+
+
+def pool(device: Optional[SupportsIndex] = None) -> Pool:
+    """Returns the pool of a device, None for Numba's current one. Raises Error before :func:`enable`."""
+    if _serving is None:
+        raise Error("pool: Numba is not served by gpu-vmm; call gpu_vmm.numba.enable() first")
+    number = int(_cuda().current_context().device.id) if device is None else int(device)
+    return _serving.of(number)
