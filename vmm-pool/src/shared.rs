@@ -4,10 +4,13 @@ use crate::block_memory::BlockMemory;
 use crate::chunk::Chunk;
 use crate::core::Core;
 use crate::last_freed::Last;
+use crate::ledger::Ledger;
 use crate::stream_order::StreamIndex;
 use crate::tracking::Tracking;
 use gpu_vmm_core::extend::{BlockOwner, NoWaits, Process, pool_memory};
-use gpu_vmm_core::{Backend, Detail, Error, Operation, PhysicalMemory, Region};
+use gpu_vmm_core::{
+    Backend, BackingChange, BackingObserver, BackingOutcome, Detail, Error, Operation, PhysicalMemory, Region,
+};
 use gpu_vmm_premap::sync::{Condvar, Mutex, MutexGuard, PoisonError, lock};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -267,11 +270,30 @@ impl<B: Backend> Drop for Inner<B> {
             return;
         }
         core.spaces = ManuallyDrop::into_inner(spaces);
-        if core.streams.is_any_capturing() {
-            core.spaces.drain(..).filter_map(|mut space| space.take_region()).for_each(Region::release_later);
-        } else {
-            // While the backend still watches the pool's streams: a capture may have begun since.
-            core.spaces.clear();
+        let Core { spaces, streams, ledger, .. } = core;
+        let captures = streams.is_any_capturing();
+        // While the backend still watches the pool's streams: a capture may have begun since.
+        for mut region in spaces.drain(..).filter_map(|mut space| space.take_region()) {
+            if ledger.source().is_some() {
+                // It outlives the pool if its devices cannot be waited for.
+                region.on_backing_change(Counts { _ledger: gpu_vmm_premap::sync::Arc::clone(ledger) });
+            }
+            if captures {
+                region.release_later();
+            }
         }
     }
+}
+
+/// Lets the memory of a region count in the ledger until it was released, for the source of the budget.
+struct Counts {
+    _ledger: gpu_vmm_premap::sync::Arc<Ledger>,
+}
+
+impl BackingObserver for Counts {
+    fn before(&self, _: &BackingChange<'_>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
+    }
+
+    fn after(&self, _: &BackingChange<'_>, _: BackingOutcome) {}
 }

@@ -1,10 +1,12 @@
 //! Pools whose budget a source grants, and calls of the source itself.
 
-use gpu_vmm_core::{BackingStore, Bytes, Detail, DeviceId, Error, MovePath, Operation, Result, WaitFor};
+use gpu_vmm_core::{
+    Backend, BackingStore, Bytes, Detail, DeviceId, Error, MovePath, Operation, Result, WaitFor,
+};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{BudgetEffort, BudgetSource, Pool, TagId, WeakPool};
-use gpu_vmm_testkit::FaultInject;
-use std::sync::atomic::{AtomicU64, Ordering};
+use gpu_vmm_testkit::{FaultInject, LateWork};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 type Faulty = FaultInject<HostBackend>;
@@ -106,4 +108,39 @@ fn pools_with_a_source_stay_on_their_device() {
     let error = to(1).unwrap_err();
     assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
     to(0).unwrap();
+}
+
+/// Notes its end.
+struct Ends(Arc<AtomicBool>);
+
+impl BudgetSource for Ends {
+    fn raise(&self, _: Bytes, _: Bytes, _: BudgetEffort) -> Result<()> {
+        Err(Error::new(Operation::SetBudget, Detail::Unsupported { reason: "nothing is left".to_owned() }))
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The memory of a pool that ends during a capture is there until the capture has ended.
+#[test]
+fn memory_counts_until_it_was_released() {
+    for captures in [false, true] {
+        let backend = LateWork::new(HostConfig::new().memory(Bytes::gib(1)).open().unwrap(), 2);
+        let pool = Pool::builder(&backend).build().unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let kept = pool.request(Bytes(4 * PAGE)).stream(backend.stream(1)).alloc().unwrap();
+        pool.set_budget_source(Box::new(Ends(Arc::clone(&ended)))).unwrap();
+        backend.set_capturing(1, captures);
+        drop((pool, kept));
+        let free = || backend.memory_info(DeviceId(0)).unwrap().free;
+        assert_eq!(ended.load(Ordering::Relaxed), free() == Bytes::gib(1), "captures: {captures}");
+        backend.set_capturing(1, false);
+        // Any later call releases it.
+        drop(Pool::builder(&backend).build().unwrap().alloc(Bytes(PAGE)).unwrap());
+        assert!(ended.load(Ordering::Relaxed) && free() == Bytes::gib(1), "captures: {captures}");
+    }
 }
