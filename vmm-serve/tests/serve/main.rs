@@ -10,6 +10,7 @@ mod handover;
 mod kills;
 mod lease;
 mod programs;
+mod programs_killed;
 mod programs_threads;
 mod rights;
 mod support;

@@ -51,9 +51,13 @@ impl ServerProcess {
 
     /// Replaces this server by a new process.
     pub(crate) fn replace(self) -> Self {
+        self.replace_with(ServerOptions::default())
+    }
+
+    pub(crate) fn replace_with(self, options: ServerOptions) -> Self {
         let (path, (taken, told)) = (self.path(), std::io::pipe().unwrap());
         let child = Child::fork(|| {
-            let server = Server::take_over(backend(), &path, ServerOptions::default()).unwrap();
+            let server = Server::take_over(backend(), &path, options).unwrap();
             (&told).write_all(&[1]).unwrap();
             run(server);
         });
