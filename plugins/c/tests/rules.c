@@ -265,6 +265,7 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(object.client, gpu_vmm_connect(backend, "/no/such/socket", &object.client));
     FAILS(object.client, gpu_vmm_connect_user(backend, "/no/such/socket", 0, &object.client));
     FAILS(text, gpu_vmm_client_status(NULL, &text));
+    FAILS(object.physical, gpu_vmm_pool_memory_at(NULL, 0, &object.physical, &number));
     FAILS(number, gpu_vmm_pool_granted(NULL, &number, NULL));
     FAILS(number, gpu_vmm_pool_wake(NULL, "tag", &number));
     FAILS(object.lease, gpu_vmm_client_create(NULL, "name", 1, NULL, &object.lease));

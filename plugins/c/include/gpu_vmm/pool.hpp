@@ -4,6 +4,7 @@
 /// Pools of a device's memory, and their blocks.
 
 #include "backend.hpp"
+#include "physical_memory.hpp"
 
 GPU_VMM_BEGIN_NAMESPACE
 
@@ -119,6 +120,14 @@ private:
     bytes size_;
 };
 
+/// A piece of physical memory behind a block.
+struct block_memory {
+    /// The memory, which the pool keeps too.
+    physical_memory memory;
+    /// The offset in it of the address that was asked for.
+    bytes offset;
+};
+
 struct restored_pool;
 
 /// A pool of one device's memory that allocates under one tag. It ends with the last object and the last block of it; blocks that were released
@@ -194,6 +203,14 @@ public:
         gpu_vmm_block c{};
         const gpu_vmm_status status = gpu_vmm_find(get(), address, &c);
         return detail::finish("pool::find", status, block_info{c.base, bytes(c.capacity), bytes(c.offset), c.stream, c.device, c.tag});
+    }
+
+    /// Returns the memory behind an address in a live block. One piece ends where the next one begins: ask again behind it.
+    [[nodiscard]] result<block_memory> memory_at(device_address address) const {
+        gpu_vmm_physical *memory = nullptr;
+        std::uint64_t offset = 0;
+        const gpu_vmm_status status = gpu_vmm_pool_memory_at(get(), address, &memory, &offset);
+        return detail::finish("pool::memory_at", status, block_memory{physical_memory(memory), bytes(offset)});
     }
 
     /// @}
