@@ -15,6 +15,10 @@ pub trait BudgetSource: Send + Sync {
     ///
     /// Why there is no more.
     fn raise(&self, budget: Bytes, missing: Bytes, effort: BudgetEffort) -> Result<()>;
+
+    /// A request that has called [`raise`](Self::raise), once or several times, has ended: it has used what it got, or failed. Until then, what was
+    /// granted for it should not be taken away again.
+    fn request_ended(&self) {}
 }
 
 /// What a [`BudgetSource`] does for a request.

@@ -106,14 +106,14 @@ impl<B: Backend> Pool<B> {
         operation: Operation,
         (shortage, size): (&Shortage, Bytes),
         effort: BudgetEffort,
-        rounds: &mut u32,
+        raises: &mut Raises<'_>,
     ) -> Result<bool> {
         let ledger = &self.kinds.ledger;
         let &Shortage::Memory(ExhaustedResource::Budget(seen)) = shortage else { return Ok(false) };
-        let Some(source) = ledger.source().filter(|_| *rounds < ROUNDS) else { return Ok(false) };
+        let Some(source) = ledger.source().filter(|_| raises.rounds < ROUNDS) else { return Ok(false) };
         // Free memory serves the request too, unless that was tried often enough: work may still use it.
-        let counts_free = *rounds < ROUNDS / 8;
-        *rounds += 1;
+        let counts_free = raises.rounds < ROUNDS / 8;
+        raises.rounds += 1;
         let missing = self.owner.inner.core(operation)?.missing_budget(size, counts_free);
         match (source.raise(seen, missing, effort), effort) {
             (Ok(()), _) => Ok(true),
@@ -157,6 +157,27 @@ struct Restores<'a> {
 impl Drop for Restores<'_> {
     fn drop(&mut self) {
         self.ledger.set_budget(self.budget);
+    }
+}
+
+/// How often a request has asked the source of its pool's budget. The source learns of the end of a request that has: it is dropped when the
+/// request holds no lock of the pool.
+pub(crate) struct Raises<'a> {
+    ledger: &'a Ledger,
+    rounds: u32,
+}
+
+impl<'a> Raises<'a> {
+    pub(crate) const fn new(ledger: &'a Ledger) -> Self {
+        Self { ledger, rounds: 0 }
+    }
+}
+
+impl Drop for Raises<'_> {
+    fn drop(&mut self) {
+        if let Some(source) = self.ledger.source().filter(|_| self.rounds > 0) {
+            source.request_ended();
+        }
     }
 }
 

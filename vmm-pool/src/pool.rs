@@ -5,6 +5,7 @@ use crate::block_memory::BlockMemory;
 use crate::budget_source::BudgetEffort;
 use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, aligned_class, class_of, size_of};
 use crate::core::{Core, PAGE, Request, Shortage};
+use crate::granted::Raises;
 use crate::kinds::{Kinds, Waits};
 use crate::ledger::Ledger;
 use crate::mapping::Mapping;
@@ -317,10 +318,11 @@ impl<B: Backend> Pool<B> {
     /// returned any memory, or after [`ROUNDS`].
     pub(crate) fn take(&self, wanted: &AllocRequest<'_, B>) -> Result<Ready<B>> {
         let size = wanted.size;
+        let mut raises = Raises::new(&self.kinds.ledger);
         let mut settled = false;
         let (mut waits, mut given) = (Waits::new(), 0);
         let (mut chunk, mut turn, mut is_reserved) = (None, None, false);
-        let (mut returned, mut rounds, mut raised) = (0, 0, 0);
+        let (mut returned, mut rounds) = (0, 0);
         let mut has_looked = false;
         self.owner.inner.end_threads(OPERATION, wanted.stream)?;
         loop {
@@ -369,7 +371,7 @@ impl<B: Backend> Pool<B> {
             match shortage {
                 Shortage::Moving => self.owner.inner.wait_for_move(OPERATION, &self.tag)?,
                 Shortage::Caches if !settled => self.owner.settle(OPERATION, |_, _| true)?,
-                _ if self.raise_budget(OPERATION, of_others, BudgetEffort::TakeFree, &mut raised)? => {}
+                _ if self.raise_budget(OPERATION, of_others, BudgetEffort::TakeFree, &mut raises)? => {}
                 _ if self.kinds.give_way(&self.owner, OPERATION, of_others, &mut given)? => {}
                 ref shortage if can_end(shortage) && waits.climb(&self.kinds, &self.owner, OPERATION)? => {}
                 // Other threads may free for ever what does not suffice.
@@ -388,7 +390,7 @@ impl<B: Backend> Pool<B> {
                     self.owner.settle(OPERATION, |_, _| true)?;
                 }
                 // Others give memory back only for what this pool cannot have otherwise.
-                _ if self.raise_budget(OPERATION, of_others, BudgetEffort::AskOthers, &mut raised)? => {}
+                _ if self.raise_budget(OPERATION, of_others, BudgetEffort::AskOthers, &mut raises)? => {}
                 shortage => return Err(self.tell(OPERATION, shortage, size, &self.tag)),
             }
             settled = true;

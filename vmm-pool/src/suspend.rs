@@ -8,6 +8,7 @@ use crate::away::{Away, Part};
 use crate::budget_source::BudgetEffort;
 use crate::core::{Core, Shortage};
 use crate::error::ExhaustedResource;
+use crate::granted::Raises;
 use crate::mapping::Mapping;
 use crate::shared::{CoreGuard, Inner};
 use crate::tags::{Tag, TagId, TagState};
@@ -206,6 +207,7 @@ impl<B: Backend> Pool<B> {
         let (operation, inner) = (Operation::Resume, &*self.owner.inner);
         let tag = self.tag_named(operation, tag)?;
         span!(Resume, tag = &*tag.name);
+        let mut raises = Raises::new(&self.kinds.ledger);
         let Some(mut transition) = Transition::begin(inner, operation, &tag, TagState::Resuming)? else {
             return Ok(Bytes::ZERO);
         };
@@ -217,16 +219,16 @@ impl<B: Backend> Pool<B> {
             drop(inner.core_after_work(operation)?);
             result = self.resume_now(operation, &tag, &mut total);
         }
-        let (mut rounds, mut raised) = (0, 0);
+        let mut rounds = 0;
         while let Err(shortage) = &result
             && shortage.is_memory()
         {
             let missing = inner.core(operation)?.missing(tag.index);
             let short = (shortage, missing);
-            if !self.raise_budget(operation, short, BudgetEffort::TakeFree, &mut raised)?
+            if !self.raise_budget(operation, short, BudgetEffort::TakeFree, &mut raises)?
                 && !self.kinds.give_way(&self.owner, operation, short, &mut rounds)?
                 && !inner.wait_for_others(operation)?
-                && !self.raise_budget(operation, short, BudgetEffort::AskOthers, &mut raised)?
+                && !self.raise_budget(operation, short, BudgetEffort::AskOthers, &mut raises)?
             {
                 break;
             }

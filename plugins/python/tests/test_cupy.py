@@ -109,7 +109,8 @@ class Cupy(Case):
         self.assertNotIn(memory.ptr, theirs)
         self.assertEqual(theirs[::2], theirs[1::2], "a thread did not get its own memory back")
         held = gpu_vmm.cupy.pool().stats()["held"]
-        self.assertLess(held, 32 * MIB, "ended threads hold memory")
+        # A large GPU has pages of 8 MiB.
+        self.assertLess(held, 80 * MIB, "ended threads hold memory")
 
     def test_limit_at_run_time(self):
         with self.raises(gpu_vmm.Error, "set_limit: CuPy is not served"):

@@ -98,9 +98,31 @@ struct State {
     granted: u64,
     /// What is never given back.
     reserved: u64,
+    /// What the last request lacked.
+    missing: u64,
+    /// What was granted for it and is not used yet.
+    fresh: Option<Fresh>,
     is_connected: bool,
     /// True if the pool has ended.
     has_ended: bool,
+}
+
+/// What was granted for a request, which must find it before others have it.
+#[derive(Clone, Copy, Debug)]
+struct Fresh {
+    bytes: u64,
+    /// What the pool held when it was granted.
+    held: u64,
+    until: Instant,
+}
+
+impl State {
+    /// Returns what may be given back now, of a pool that holds this much.
+    fn spare(&self, held: u64) -> u64 {
+        let fresh = self.fresh.filter(|fresh| fresh.until > Instant::now());
+        let unused = fresh.map_or(0, |fresh| fresh.bytes.saturating_sub(held.saturating_sub(fresh.held)));
+        self.granted.saturating_sub(self.reserved.saturating_add(unused))
+    }
 }
 
 /// The turn of the one thread that requests memory.
@@ -229,6 +251,7 @@ impl<B: Backend> Shared<B> {
             let more = (state.granted / MORE).clamp(LEAST_MORE.0, MOST_MORE.0);
             state.request += 1;
             state.reply = None;
+            state.missing = missing;
             let (number, most) = (state.request, missing.saturating_add(more).min(room));
             drop(state);
             let wait_ms = milliseconds(wait);
@@ -277,6 +300,12 @@ impl<B: Backend> BudgetSource for Source<B> {
         // If others have too little, its own tags sleep for the pool. Without the turn: a thread that resumes one may wait for it.
         if asks && answer.is_err() && shared.sleep_one(&pool) { Ok(()) } else { answer }
     }
+
+    fn request_ended(&self) {
+        if self.0.process.is_this() {
+            self.0.state().fresh = None;
+        }
+    }
 }
 
 impl<B: Backend> Drop for Source<B> {
@@ -319,7 +348,7 @@ impl<B: Backend> Quota<B> {
             let mut state = shared.state();
             let missing = bytes.0.saturating_sub(state.granted);
             if missing == 0 {
-                state.reserved = bytes.0;
+                (state.reserved, state.fresh) = (bytes.0, None);
                 return Ok(());
             }
             drop(state);

@@ -1,13 +1,16 @@
 //! The thread that answers the server's questions. It alone changes the pool's budget, once the pool has its source.
 
-use super::{Shared, State};
+use super::{Fresh, Shared, State};
 use crate::ServeError;
 use crate::protocol::{ProgramReport, Reply, Request};
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Error, Result, WaitFor};
 use gpu_vmm_pool::{Pool, PoolStats, TagId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The time in which a request must have used what was granted for it. Until it ends, others do not get that.
+const TO_USE: Duration = Duration::from_secs(1);
 
 /// The time between two attempts to find a server again.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -152,8 +155,11 @@ impl<B: Backend> Shared<B> {
             Reply::Budget { number, granted } => {
                 if let Ok(bytes) = granted {
                     let _changes = self.changes();
+                    let held = guarded(|| self.pool.upgrade().map(|pool| held(&pool))).unwrap_or_default();
                     let mut state = self.state();
                     state.granted = state.granted.saturating_add(bytes);
+                    state.fresh =
+                        Some(Fresh { bytes: bytes.min(state.missing), held, until: Instant::now() + TO_USE });
                     drop(state);
                     // It fails without effect in a forked child, which has no thread.
                     guarded(|| {
@@ -194,7 +200,7 @@ impl<B: Backend> Shared<B> {
     fn give_of(&self, pool: &Pool<B>, (bytes, sleeps): (u64, bool), given: &mut u64) {
         let wanted = {
             let state = self.state();
-            bytes.min(state.granted.saturating_sub(state.reserved))
+            bytes.min(state.spare(held(pool)))
         };
         *given = self.take(pool, wanted);
         if *given < wanted {
@@ -231,9 +237,10 @@ impl<B: Backend> Shared<B> {
 
     fn take(&self, pool: &Pool<B>, most: u64) -> u64 {
         let _changes = self.changes();
+        let held = held(pool);
         let mut state = self.state();
         // While the budget is locked: a reservation must not count on what goes.
-        let most = most.min(state.granted.saturating_sub(state.reserved));
+        let most = most.min(state.spare(held));
         let taken = pool.take_budget(Bytes(most)).unwrap_or_default().0;
         state.granted -= taken.min(state.granted);
         taken
@@ -266,6 +273,11 @@ impl<B: Backend> Shared<B> {
 /// Calls what may call code of the program, such as a fence: a panic there must not end the thread, for which other programs wait.
 fn guarded<T: Default>(call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_default()
+}
+
+/// Returns what a pool holds, of all kinds.
+fn held<B: Backend>(pool: &Pool<B>) -> u64 {
+    pool.kinds().iter().map(|(_, stats)| stats.held).sum()
 }
 
 /// Returns by how much a pool has more than the server has for it.

@@ -7,12 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const size_t half = 64 << 20, all = 128 << 20;
+static const size_t half = 64 << 20, whole = 128 << 20;
 
 static void follow(int from, int to) {
     cudaIpcMemHandle_t handle;
     void *memory = nullptr;
-    for (size_t size : {half, all}) {
+    for (size_t size : {half, whole}) {
         if (read(from, &handle, sizeof handle) != sizeof handle) _exit(1);
         cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess);
         cudaMemcpy(static_cast<char *>(memory) + size - 6, "child", 6, cudaMemcpyHostToDevice);
@@ -36,14 +36,14 @@ int main() {
     void *memory = nullptr, *larger = nullptr;
     cudaMalloc(&memory, half);
     share(memory, down[1], up[0]);
-    cudaMalloc(&larger, all);
+    cudaMalloc(&larger, whole);
     cudaMemcpy(larger, memory, half, cudaMemcpyDeviceToDevice);
     cudaFree(memory);
     share(larger, down[1], up[0]);
     char text[6] = "";
-    cudaMemcpy(text, static_cast<char *>(larger) + all - 6, 6, cudaMemcpyDeviceToHost);
+    cudaMemcpy(text, static_cast<char *>(larger) + whole - 6, 6, cudaMemcpyDeviceToHost);
     waitpid(child, nullptr, 0);
-    std::printf("the %s wrote the last of %zu bytes\n", text, all);
+    std::printf("the %s wrote the last of %zu bytes\n", text, whole);
     cudaFree(larger);
     return std::string(text) == "child" ? 0 : 1;
 }
