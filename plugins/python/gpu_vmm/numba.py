@@ -110,7 +110,7 @@ def _manager() -> Any:
                 if self.freed.deferred or not self.freed.free(self.context):
                     raise
                 block = pool.alloc(size)
-            block._lent = True  # to an array: taking its memory away needs force=True
+            block._lent = "an array of Numba"  # taking its memory away needs force=True
             # The finalizer, and not this object: a pointer may outlive its context.
             free = functools.partial(self.freed.add, block)
             return cuda.MemoryPointer(weakref.proxy(self.context), ctypes.c_void_p(block.address), size, finalizer=free)

@@ -47,7 +47,7 @@ class Examples(Case):
         for program in programs():
             with self.subTest(program=program.name):
                 compile(program.code, program.name, "exec")
-                libraries = [library for library in ("torch", "cupy", "numba", "cudf") if program.needs(library)]
+                libraries = [library for library in ("torch", "cupy", "numba", "rmm", "cudf") if program.needs(library)]
                 if libraries and not has_gpu_for(libraries) or program.needs("numpy") and numpy is None:
                     continue
                 # PyTorch and CuPy may print warnings.
@@ -129,6 +129,7 @@ def has_gpu_for(libraries):
         "torch": "torch.zeros(1, device='cuda')",
         "cupy": "cupy.zeros(1)",
         "numba": "from numba import cuda; cuda.device_array(1)",
+        "rmm": "rmm.DeviceBuffer(size=1)",
         "cudf": "cudf.Series([1])",
     }
     code = "\n".join(f"import {library}; {uses[library]}" for library in libraries)

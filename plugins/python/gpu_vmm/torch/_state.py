@@ -157,7 +157,8 @@ def _share(torch: Any, places: Mapping[str, _Slot], described: Mapping[str, Mapp
     """Makes weights the region's memory, in the same objects, but for views: these would keep the tensors that they were made of, and the
     memory with them.
     """
-    memory, views = _Memory(torch, lease, described, False), {}
+    memory = _Memory(torch, lease, described, False)
+    views: Dict[str, Any] = {}
     with torch.no_grad():
         for name, slot in places.items():
             about = described[name]
