@@ -88,7 +88,7 @@ def _manager() -> Any:
     cuda = _cuda()
     base: Any = cuda.HostOnlyCUDAMemoryManager
 
-    class MemoryManager(base):
+    class MemoryManager(base):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.freed = _Freed()
