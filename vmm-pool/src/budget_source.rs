@@ -24,7 +24,7 @@ pub trait BudgetSource: Send + Sync {
 /// What a [`BudgetSource`] does for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BudgetEffort {
-    /// It grants what nobody has, and waits for nobody. The pool has not tried to make do with its budget yet.
+    /// It grants what is free, and waits for no other pool. The pool has not tried to make do with its budget yet.
     TakeFree,
     /// It asks others to give memory back, and waits for them: the request fails otherwise.
     AskOthers,

@@ -4,7 +4,7 @@ use crate::budget_source::{BudgetEffort, BudgetSource};
 use crate::core::{Core, Shortage};
 use crate::error::ExhaustedResource;
 use crate::kinds::Kinds;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Raises};
 use crate::owner::Owner;
 use crate::pool::Pool;
 use crate::tags::Tag;
@@ -157,27 +157,6 @@ struct Restores<'a> {
 impl Drop for Restores<'_> {
     fn drop(&mut self) {
         self.ledger.set_budget(self.budget);
-    }
-}
-
-/// How often a request has asked the source of its pool's budget. The source learns of the end of a request that has: it is dropped when the
-/// request holds no lock of the pool.
-pub(crate) struct Raises<'a> {
-    ledger: &'a Ledger,
-    rounds: u32,
-}
-
-impl<'a> Raises<'a> {
-    pub(crate) const fn new(ledger: &'a Ledger) -> Self {
-        Self { ledger, rounds: 0 }
-    }
-}
-
-impl Drop for Raises<'_> {
-    fn drop(&mut self) {
-        if let Some(source) = self.ledger.source().filter(|_| self.rounds > 0) {
-            source.request_ended();
-        }
     }
 }
 

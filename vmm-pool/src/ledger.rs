@@ -90,6 +90,27 @@ impl Ledger {
     }
 }
 
+/// How often a request has asked the source of its pool's budget. The source learns of the end of a request that has: it is dropped when the
+/// request holds no lock of the pool.
+pub(crate) struct Raises<'a> {
+    ledger: &'a Ledger,
+    pub(crate) rounds: u32,
+}
+
+impl<'a> Raises<'a> {
+    pub(crate) const fn new(ledger: &'a Ledger) -> Self {
+        Self { ledger, rounds: 0 }
+    }
+}
+
+impl Drop for Raises<'_> {
+    fn drop(&mut self) {
+        if let Some(source) = self.ledger.source().filter(|_| self.rounds > 0) {
+            source.request_ended();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -65,7 +65,7 @@
 //! 3. waits for the work on freed memory of its own kind, and then of the other kinds in the same order;
 //! 4. the program's out-of-memory callback;
 //! 5. if a [source](Pool::set_budget_source) grants the budget, what it gets back from others for this pool. Before the first step, it
-//!    has granted what nobody has;
+//!    has granted what is free;
 //! 6. an error, which has the numbers of each kind.
 //!
 //! # Small blocks

@@ -8,7 +8,7 @@ use crate::away::{Away, Part};
 use crate::budget_source::BudgetEffort;
 use crate::core::{Core, Shortage};
 use crate::error::ExhaustedResource;
-use crate::granted::Raises;
+use crate::ledger::Raises;
 use crate::mapping::Mapping;
 use crate::shared::{CoreGuard, Inner};
 use crate::tags::{Tag, TagId, TagState};

@@ -13,7 +13,7 @@ type Faulty = FaultInject<HostBackend>;
 
 const PAGE: u64 = 2 << 20;
 
-/// Grants nothing, and suspends a tag for whoever asks.
+/// Grants nothing, and suspends a tag for callers that ask.
 struct Suspends {
     pool: WeakPool<Faulty>,
     tag: Arc<OnceLock<TagId>>,

@@ -25,7 +25,7 @@ const MOST_MORE: Bytes = Bytes::mib(512);
 /// The time in which the server answers a request after its own limit: it waits for each program that does not answer.
 const TO_REPLY: Duration = Duration::from_secs(600);
 
-/// The time in which the server answers a request that waits for nobody.
+/// The time in which the server answers a request that waits for no other program.
 const TO_REPLY_AT_ONCE: Duration = Duration::from_secs(10);
 
 /// How often a reservation asks for more, while others take what it gets.
@@ -126,9 +126,9 @@ impl State {
 }
 
 /// The turn of the one thread that requests memory.
-struct Turn<'a, B: Backend>(&'a Shared<B>);
+struct RequestTurn<'a, B: Backend>(&'a Shared<B>);
 
-impl<B: Backend> Drop for Turn<'_, B> {
+impl<B: Backend> Drop for RequestTurn<'_, B> {
     fn drop(&mut self) {
         self.0.state().turn = None;
         self.0.changed.notify_all();
@@ -217,7 +217,7 @@ impl<B: Backend> Shared<B> {
 
     /// Waits until this thread may request memory, whose own wait ends at `until`: no longer than that for a thread that waits longer,
     /// and to the end of one that does not. `None` if it is over. With `at_once`, only tries.
-    fn turn(&self, until: Instant, at_once: bool) -> Option<Turn<'_, B>> {
+    fn turn(&self, until: Instant, at_once: bool) -> Option<RequestTurn<'_, B>> {
         let mut state = self.state();
         while let Some(theirs) = state.turn {
             let limit = if theirs <= until { theirs + TO_REPLY } else { until };
@@ -228,7 +228,7 @@ impl<B: Backend> Shared<B> {
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         state.turn = Some(until);
-        Some(Turn(self))
+        Some(RequestTurn(self))
     }
 
     fn pool(&self) -> Result<Pool<B>> {

@@ -5,13 +5,13 @@
 //! request is refused when its time is over and a round has ended that began after it came.
 
 use super::Server;
-use super::program::{Asked, Program, Wanted};
+use super::program::{OpenQuestion, Program, Wanted};
 use crate::protocol::Reply;
 use gpu_vmm_core::{Backend, DeviceId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// The pause between two rounds, while nobody gives anything.
+/// The pause between two rounds, while no program gives anything.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// The rounds of questions on one device.
@@ -45,7 +45,7 @@ impl Pressure {
         self.paused = None;
     }
 
-    /// Forgets a round that nobody waits for any more.
+    /// Forgets a round that no request waits for any more.
     pub(super) fn forget_round(&mut self) {
         self.asked.clear();
         self.sleeps = false;
@@ -182,7 +182,7 @@ impl<B: Backend> Server<B> {
                     let (ask, until) = (self.number(), now + self.options.answer_within);
                     let Some(connection) = self.connections.get_mut(&other) else { return };
                     if let Some(program) = connection.program_mut() {
-                        program.asked = Some(Asked { ask, until, is_late: false });
+                        program.asked = Some(OpenQuestion { ask, until, is_late: false });
                     }
                     connection.put(Reply::Ask { ask, bytes: missing, sleeps });
                     return;

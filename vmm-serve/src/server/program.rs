@@ -18,7 +18,7 @@ pub(super) struct Program {
     /// Its part of the budget. The pool creates the memory itself.
     pub(super) grant: Promise,
     pub(super) wants: Option<Wanted>,
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<OpenQuestion>,
     pub(super) report: ProgramReport,
     /// When the report came, or was requested.
     pub(super) described: Option<Instant>,
@@ -53,7 +53,7 @@ impl Wanted {
 
 /// A question that a program has not answered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct OpenQuestion {
     pub(super) ask: u64,
     pub(super) until: Instant,
     /// True once the time is over: others are asked meanwhile.

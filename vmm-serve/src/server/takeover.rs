@@ -5,7 +5,7 @@ use super::connection::{Connection, Lease, Role, Source};
 use super::devices;
 use super::job::{Job, Plan};
 use super::leave::{Left, Lingering};
-use super::program::{Asked, Program, Wanted};
+use super::program::{OpenQuestion, Program, Wanted};
 use super::region::{Layout, Region, Regions, Waiting};
 use super::state::{
     ConnectionState, HandleState, JobState, LeaseState, LingeringState, MAX_BYTES, PlanState, ProgramState,
@@ -269,7 +269,7 @@ impl<B: Backend> Known<'_, B> {
             rounds: 0,
             was_in_vain: false,
         });
-        let asked = asked.map(|(ask, is_late)| Asked { ask, until: now + self.to_answer, is_late });
+        let asked = asked.map(|(ask, is_late)| OpenQuestion { ask, until: now + self.to_answer, is_late });
         let grant = promise(&self.books.at(place), Bytes(granted))?;
         Ok(Program { name, device, place, priority, grant, wants, asked, report, described: None })
     }

@@ -177,7 +177,7 @@ fn low_priorities_give_first_and_reservations_stay() {
     while third.alloc(1).map(|block| taken.push(block)).is_ok() && !high.pool.is_suspended("kv").unwrap() {}
     assert!(high.pool.is_suspended("kv").unwrap());
     drop((taken, blocks));
-    // A reservation is there before it is used, and nobody takes it.
+    // A reservation is there before it is used, and no other program takes it.
     low.quota.reserve(pages(20), WAIT).unwrap();
     assert!(low.quota.granted() >= pages(20) && low.pool.stats().held < pages(20).0);
     let greedy = Program::connect(&server.client(), options("greedy", 1, Duration::ZERO)).unwrap();

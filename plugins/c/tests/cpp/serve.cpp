@@ -55,7 +55,7 @@ static void programs(const gpu_vmm::backend &backend, const std::string &path) {
     auto tagged = VALUE(pool.tagged("kv"));
     const auto block = VALUE(tagged.allocate(2_MiB));
     VALUE(pool.let_sleep("kv"));
-    demand(VALUE(pool.wake("kv")) == 0_B, "nobody has needed the memory");
+    demand(VALUE(pool.wake("kv")) == 0_B, "no other program has needed the memory");
     FAILS(not_found, pool.let_sleep("none"));
     auto alone = VALUE(gpu_vmm::pool::create(backend));
     FAILS(unsupported, alone.reserve(8_MiB, 0s));
