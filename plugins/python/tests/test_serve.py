@@ -400,10 +400,10 @@ sys.stdin.readline()
         pool = self.pool()
         with pool.alloc(60 * MIB):
             self.assertGreaterEqual(pool.granted(), 60 * MIB)
-            (device,) = self.client.status()["devices"]
-            self.assertEqual((device["budget"], device["held"]), (64 * MIB, device["granted"]))
             programs = {one["name"]: one for one in self.client.status()["programs"]}
             self.assertEqual(set(programs), {"this", "other"})
+            (device,) = [one for one in self.client.status()["devices"] if one["device"] == programs["this"]["device"]]
+            self.assertEqual((device["budget"], device["held"]), (64 * MIB, device["granted"]))
             self.assertEqual(programs["this"]["live"], 60 * MIB)
             with self.raises(gpu_vmm.OutOfMemory, "budget of 64 MiB for the device"):
                 pool.reserve(80 * MIB, wait=0)
