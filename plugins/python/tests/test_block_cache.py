@@ -72,7 +72,8 @@ class Blocks(Case):
         before = self.backend.memory()[0]
         went = self.cache.shrink(60)
         self.assertEqual(went, SEGMENTS * 60 * MIB)
-        if NAME != "host":
+        # HIP 7.1 and 7.2 keep memory as long as its addresses are reserved, and the host's is other processes' too.
+        if NAME == "cuda":
             self.assertEqual(self.backend.memory()[0], before + went)
         del other
 
@@ -133,7 +134,7 @@ class Blocks(Case):
         self.assertEqual(len(self.cache), 20)
         self.assertGreater(self.cache.shrink(10), 0)
 
-    @unittest.skipIf(NAME == "host", "the host does not run out of memory")
+    @unittest.skipUnless(NAME == "cuda", "the host does not run out of memory, and HIP 7.1 and 7.2 keep that of a failed growth")
     def test_device_without_memory(self):
         free = self.backend.memory()[0]
         cache = gpu_vmm.BlockCache(TENSORS, free // MIB, backend=self.backend, page=PAGE, blocks=4)
