@@ -11,7 +11,7 @@ use crate::tags::Tag;
 use gpu_vmm_core::{Backend, Bytes, Detail, Error, Operation, Result};
 use std::sync::{Arc, Weak};
 
-/// How often a request asks for more budget, while other threads take what it gets.
+/// How often one request asks for more budget, while other threads take what it gets.
 const ROUNDS: u32 = 64;
 
 /// A pool that its holder does not keep alive.
