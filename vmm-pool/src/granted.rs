@@ -46,8 +46,7 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Lets a source grant the pool its budget from now on, for as long as the pool has memory. The budget becomes what the pool holds, after
-    /// its free memory has returned to the driver as far as no work uses it, but no more than it was before, and at least `least`. Returns
-    /// the budget, and how much memory the pool holds of it.
+    /// its free memory has returned to the driver as far as no work uses it, but no more than it was before. Returns the budget.
     ///
     /// From then on [`grant_budget`](Self::grant_budget) and [`take_budget`](Self::take_budget) change the budget, and no longer
     /// [`set_budget`](Self::set_budget).

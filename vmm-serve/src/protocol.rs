@@ -94,7 +94,7 @@ pub(crate) struct Join {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProgramReport {
-    /// The part of its budget that it never gives back.
+    /// The part of its budget that it keeps, whatever others need.
     pub reserved: u64,
     /// The memory that its pool holds.
     pub held: u64,

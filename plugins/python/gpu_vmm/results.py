@@ -325,7 +325,7 @@ class ProgramInfo(TypedDict):
     granted: int
     """Its part of the budget."""
     reserved: int
-    """The part that it never gives back, as it said last."""
+    """The part of the budget that it keeps, by its last report."""
     held: int
     live: int
     can_sleep: int

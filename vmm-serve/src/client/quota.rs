@@ -58,7 +58,7 @@ impl<B: Backend> Default for QuotaOptions<B> {
 /// A pool's part of a server's budget: [`Client::connect_pool`].
 ///
 /// The pool creates its memory itself, within what the server grants. It requests more when it needs more, and a thread of this process
-/// answers the server's questions: it gives back what the pool does not use, and then the memory of tags that [can sleep](Self::let_sleep).
+/// returns memory when the server asks for it: first what the pool does not use, then the memory of tags that [can sleep](Self::let_sleep).
 ///
 /// The part lasts as long as the pool has memory, whether or not this value exists. If the server ends, the pool keeps its budget, and gets no
 /// more until a server is there again at the same path.
@@ -159,7 +159,7 @@ impl<B: Backend> Client<B> {
         process.check(OPERATION)?;
         let untagged = pool.tagged("")?;
         let most = pool.budget();
-        let held = Bytes(pool.kinds().iter().map(|(_, stats)| stats.held).sum::<u64>().min(most.0));
+        let held = Bytes(held(pool).min(most.0));
         // Until the server has granted it, the pool gets no more.
         pool.set_budget(held)?;
         let link = Link::new(self, &options, uuid);
@@ -387,6 +387,11 @@ impl<B: Backend> Quota<B> {
         shared.sleepers.remove(tag);
         shared.pool()?.resume(tag)
     }
+}
+
+/// Returns what a pool holds, of all kinds.
+fn held<B: Backend>(pool: &Pool<B>) -> u64 {
+    pool.kinds().iter().map(|(_, stats)| stats.held).sum()
 }
 
 /// Returns a wait that the server permits. Longer ones may exceed the clock.

@@ -1,6 +1,6 @@
 //! The thread that answers the server's questions. It alone changes the pool's budget, once the pool has its source.
 
-use super::{Fresh, Shared, State};
+use super::{Fresh, Shared, State, held};
 use crate::ServeError;
 use crate::protocol::{ProgramReport, Reply, Request};
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Error, Result, WaitFor};
@@ -185,7 +185,8 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Gives back up to `bytes` of the budget. Returns how much.
+    /// Returns up to `bytes` of the budget to the server: first what the pool does not use, then the memory of tags that can sleep. Returns how
+    /// much.
     fn give(&self, bytes: u64, sleeps: bool) -> u64 {
         let mut given = 0;
         // Whatever happens, the server must know what was taken.
@@ -273,11 +274,6 @@ impl<B: Backend> Shared<B> {
 /// Calls what may call code of the program, such as a fence: a panic there must not end the thread, for which other programs wait.
 fn guarded<T: Default>(call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_default()
-}
-
-/// Returns what a pool holds, of all kinds.
-fn held<B: Backend>(pool: &Pool<B>) -> u64 {
-    pool.kinds().iter().map(|(_, stats)| stats.held).sum()
 }
 
 /// Returns by how much a pool has more than the server has for it.
