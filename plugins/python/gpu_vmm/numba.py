@@ -1,3 +1,5 @@
+# The class for Numba extends one of Numba's, which has no types.
+# mypy: allow-subclassing-any
 """Numba-CUDA's device memory from pools of gpu-vmm, one for each device, by its External Memory Management interface."""
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ def _manager() -> Any:
     cuda = _cuda()
     base: Any = cuda.HostOnlyCUDAMemoryManager
 
-    class MemoryManager(base):  # type: ignore[misc]
+    class MemoryManager(base):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.freed = _Freed()
