@@ -143,13 +143,13 @@ pub enum ServeError {
         /// What is wrong.
         why: String,
     },
-    /// A program wants more of a device's budget than there is, although others were asked.
+    /// A request for more of a device's budget than there is, although programs were asked.
     #[error(
         "the server's budget of {} for the device has no {} more: {} are free{}{}{}",
         Bytes(*budget), Bytes(*requested), Bytes(*free), after(*waited_ms), listed("; ", holders), listed("; not asked, since the last question was not answered: ", unanswered)
     )]
     NoRoom {
-        /// What the program requested, in bytes.
+        /// What was requested, in bytes.
         requested: u64,
         /// The device's budget, in bytes.
         budget: u64,

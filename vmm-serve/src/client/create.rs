@@ -47,9 +47,12 @@ impl<B: Backend> Client<B> {
     /// write lease, with all of the memory mapped for reading and writing. Other clients see the region after the first
     /// [commit](Lease::commit); a lease that ends before that leaves nothing.
     ///
+    /// If the server's budget has no room, the server asks programs for memory that they do not need, and this waits for their answers.
+    ///
     /// # Errors
     ///
-    /// [`ServeError::Exists`], [`ServeError::OverBudget`], [`ServeError::NoMemory`], [`ServeError::Limit`];
+    /// [`ServeError::Exists`]; [`ServeError::OverBudget`], or [`ServeError::NoRoom`] if programs were asked in vain;
+    /// [`ServeError::OverLimit`], [`ServeError::NoMemory`], [`ServeError::Limit`];
     /// [`Detail::NoSuchDevice`]; [`Detail::Unsupported`] if the device has no UUID; errors of the connection and of the driver.
     pub fn create(&self, name: &str, size: Bytes, options: &CreateOptions) -> Result<Lease<B>> {
         let operation = Operation::CreateRegion;

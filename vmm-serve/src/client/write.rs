@@ -26,11 +26,11 @@ impl<B: Backend> Lease<B> {
     /// last commit stays as it is.
     ///
     /// The call waits as `done` says before it unmaps the old memory here. The new memory counts against the server's budget
-    /// beside the old one.
+    /// beside the old one; as for a new region, programs are asked for what the budget lacks.
     ///
     /// # Errors
     ///
-    /// [`ServeError::ReadLease`]; [`ServeError::OverBudget`], [`ServeError::NoMemory`] and [`ServeError::Dropped`];
+    /// [`ServeError::ReadLease`]; [`ServeError::OverBudget`], [`ServeError::NoRoom`], [`ServeError::NoMemory`] and [`ServeError::Dropped`];
     /// [`Detail::OutOfRange`]; errors of the connection and of the driver. What was replaced before the error stays so; a second call does
     /// the rest, and [`commit`](Self::commit) fails until then.
     pub fn renew(

@@ -1,6 +1,5 @@
 //! What the server holds.
 
-use crate::ServeError;
 use gpu_vmm_core::{Backend, Bytes, DeviceId, PhysicalMemory, Properties};
 use gpu_vmm_share::manifest::SharedPiece;
 use std::collections::BTreeMap;
@@ -20,7 +19,7 @@ impl Books {
 
     /// Returns the book of the place where memory with these properties is.
     pub(super) fn of(&self, memory: &Properties) -> Arc<Book> {
-        self.at(if memory.location.is_host() { DeviceId::HOST } else { memory.device })
+        self.at(place_of(memory))
     }
 
     /// Returns the book of a device that the backend has.
@@ -34,6 +33,11 @@ impl Books {
     }
 }
 
+/// Returns the place where memory with these properties is.
+pub(super) fn place_of(memory: &Properties) -> DeviceId {
+    if memory.location.is_host() { DeviceId::HOST } else { memory.device }
+}
+
 /// The size of all memory of one place that is held or promised, in bytes.
 #[derive(Debug, Default)]
 pub(super) struct Book {
@@ -44,24 +48,6 @@ impl Book {
     /// Returns the memory that is held or promised.
     pub(super) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
-    }
-
-    /// Promises memory that will be created, if the budget has room for it. `named` is the memory of regions and of writers.
-    pub(super) fn promise(
-        self: &Arc<Self>,
-        bytes: Bytes,
-        budget: Option<Bytes>,
-        named: u64,
-    ) -> Result<Promise, ServeError> {
-        let held = self.held();
-        if let Some(budget) = budget
-            && held.checked_add(bytes.0).is_none_or(|all| all > budget.0)
-        {
-            let old = held.saturating_sub(named);
-            return Err(ServeError::OverBudget { requested: bytes.0, held, old, budget: budget.0 });
-        }
-        self.held.fetch_add(bytes.0, Ordering::Relaxed);
-        Ok(Promise { book: Arc::clone(self), left: bytes.0 })
     }
 }
 
@@ -85,9 +71,11 @@ impl Promise {
         Counted { book: Arc::clone(&self.book), bytes }
     }
 
-    /// A promise of nothing.
-    pub(super) fn none(book: &Arc<Book>) -> Self {
-        Self { book: Arc::clone(book), left: 0 }
+    /// Promises memory that will be created.
+    pub(super) fn of(book: &Arc<Book>, bytes: u64) -> Self {
+        let mut promise = Self { book: Arc::clone(book), left: 0 };
+        promise.raise(bytes);
+        promise
     }
 
     /// Promises more.

@@ -1,9 +1,9 @@
 //! One client: its channel, what it wants, and the messages that it has not received yet.
 
-use super::books::Handle;
+use super::books::{Handle, place_of};
 use super::job::Job;
 use super::peer::Peer;
-use super::program::Program;
+use super::program::{Program, Waits, Wanted};
 use super::region::{Layout, Waiting};
 use super::{OPERATION, PAUSE, ServerOptions, is_timed_out};
 use crate::ServeError;
@@ -53,7 +53,7 @@ pub(super) enum Role<B: Backend> {
         since: Instant,
     },
     Waits(Waiting),
-    Leases(Lease<B>),
+    Leases(Box<Lease<B>>),
     Program(Box<Program>),
 }
 
@@ -224,8 +224,35 @@ impl<B: Backend> Connection<B> {
         Ok(())
     }
 
+    /// Returns true if the server can create memory for it.
     pub(super) fn has_job(&self) -> bool {
-        matches!(&self.role, Role::Leases(lease) if lease.job.is_some())
+        self.lease().and_then(|lease| lease.job.as_ref()).is_some_and(|job| job.lacks.is_none())
+    }
+
+    /// Returns its request for a part of a budget, if it waits.
+    pub(super) fn waits(&self) -> Option<Waits<'_>> {
+        match &self.role {
+            Role::Program(program) => Some(Waits {
+                wanted: program.wants.as_ref()?,
+                place: program.place,
+                priority: program.priority,
+                has_memory: program.grant.left() > 0,
+            }),
+            Role::Leases(lease) => {
+                let job = lease.job.as_ref()?;
+                let place = place_of(&job.properties);
+                Some(Waits { wanted: job.lacks.as_ref()?, place, priority: 0, has_memory: false })
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn wanted_mut(&mut self) -> Option<&mut Wanted> {
+        match &mut self.role {
+            Role::Program(program) => program.wants.as_mut(),
+            Role::Leases(lease) => lease.job.as_mut()?.lacks.as_mut(),
+            _ => None,
+        }
     }
 
     /// Returns the time at which the client has asked too late, or its wait is over.
@@ -239,7 +266,7 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    pub(super) const fn lease(&self) -> Option<&Lease<B>> {
+    pub(super) fn lease(&self) -> Option<&Lease<B>> {
         match &self.role {
             Role::Leases(lease) => Some(lease),
             _ => None,
@@ -260,7 +287,7 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    pub(super) const fn lease_mut(&mut self) -> Option<&mut Lease<B>> {
+    pub(super) fn lease_mut(&mut self) -> Option<&mut Lease<B>> {
         match &mut self.role {
             Role::Leases(lease) => Some(lease),
             _ => None,

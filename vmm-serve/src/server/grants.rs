@@ -92,7 +92,7 @@ impl<B: Backend> Connection<B> {
         let (new, sources) = lease.take_epoch(region);
         let (address, size, epoch) = (region.address, region.size, region.epoch);
         let (handles, layout) = (new.len() as u32, !sources.is_empty());
-        self.role = Role::Leases(lease);
+        self.role = Role::Leases(Box::new(lease));
         self.put_with(Reply::Granted { kind, address, size, handles, epoch, layout }, sources);
         self.put_handles(&new);
     }

@@ -6,7 +6,7 @@ use super::connection::{Connection, Lease, Role, Source};
 use super::devices;
 use super::job::{Job, Plan};
 use super::leave::Left;
-use super::program::Program;
+use super::program::{Program, Wanted};
 use super::region::{Layout, Region};
 use super::state::{
     ConnectionState, HandleState, JobState, LayoutState, LeaseState, LingeringState, PlanState, ProgramState,
@@ -230,6 +230,7 @@ impl<B: Backend> Server<B> {
             device: devices::uuid(&self.backend, &job.properties),
             kind: job.properties.into(),
             left: job.promise.left(),
+            lacks: job.lacks.as_ref().map(wanted_state),
             made: job.made.iter().map(|(index, handle)| (*index, handle.id)).collect(),
             plan: match &job.plan {
                 Plan::New { handle, least } => PlanState::New { handle: handle.0, least: least.bytes().0 },
@@ -252,21 +253,25 @@ impl<B: Backend> Referred<B> {
 }
 
 fn program_state(program: &Program) -> ProgramState {
-    let wants = program.wants.as_ref().map(|wanted| WantedState {
-        number: wanted.number,
-        least: wanted.least,
-        most: wanted.most,
-        waited_ms: wanted.waited_ms(),
-        left_ms: wanted.until.saturating_duration_since(Instant::now()).as_millis() as u64,
-    });
     ProgramState {
         name: program.name.clone(),
         device: program.device,
         priority: program.priority,
         granted: program.grant.left(),
-        wants,
+        wants: program.wants.as_ref().map(wanted_state),
         asked: program.asked.map(|asked| (asked.ask, asked.is_late)),
         report: program.report,
+    }
+}
+
+fn wanted_state(wanted: &Wanted) -> WantedState {
+    WantedState {
+        number: wanted.number,
+        user: wanted.user,
+        least: wanted.least,
+        most: wanted.most,
+        waited_ms: wanted.waited_ms(),
+        left_ms: wanted.until.saturating_duration_since(Instant::now()).as_millis() as u64,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::books::{Handle, Indexed, Promise};
 use super::descriptors;
+use super::program::Wanted;
 use crate::ServeError;
 use crate::sizes::{self, MAX_HANDLES};
 use gpu_vmm_core::extend::create_now;
@@ -16,6 +17,8 @@ use std::sync::Arc;
 pub(super) struct Job<B: Backend> {
     pub(super) properties: Properties,
     pub(super) promise: Promise,
+    /// What the budget has no room for yet. Nothing is created meanwhile.
+    pub(super) lacks: Option<Wanted>,
     pub(super) made: Indexed<B>,
     pub(super) plan: Plan,
 }
@@ -30,6 +33,12 @@ pub(super) enum Plan {
 }
 
 impl<B: Backend> Job<B> {
+    /// Promises the memory. The job begins.
+    pub(super) fn begin(&mut self, bytes: u64) {
+        self.promise.raise(bytes);
+        self.lacks = None;
+    }
+
     /// Returns true if all handles are there.
     pub(super) fn is_done(&self) -> bool {
         match &self.plan {

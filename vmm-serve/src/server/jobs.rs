@@ -1,22 +1,22 @@
 //! The creation of memory: the one place where the server calls the driver.
 
 use super::Server;
-use super::books::{Book, Promise};
+use super::books::{Book, Promise, place_of};
 use super::connection::Role;
 use super::job::{Job, Plan};
+use super::program::Wanted;
 use super::region::Region;
 use crate::ServeError;
 use crate::protocol::Reply;
 use crate::sizes::{HANDLE, MAX_HANDLES};
-use gpu_vmm_core::{Backend, Bytes, Granularity, Properties};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Granularity, Properties};
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 
 impl<B: Backend> Server<B> {
     /// Plans the memory of a new region, and counts it.
     pub(super) fn job_of_new_region(
-        &self,
+        &mut self,
         size: Bytes,
         handle: Bytes,
         properties: Properties,
@@ -30,30 +30,51 @@ impl<B: Backend> Server<B> {
                 "{size} in handles of {handle} are {count} handles, and the limit is {MAX_HANDLES}"
             )));
         }
-        let promise = self.promise(size, &properties, owner)?;
-        Ok(Job { properties, promise, made: Vec::new(), plan: Plan::New { handle, least } })
+        self.job(size.0, properties, owner, Plan::New { handle, least })
     }
 
     /// Plans new memory for some handles of a region, and counts it.
     pub(super) fn job_of_renewal(
-        &self,
-        region: &Region<B>,
-        which: Range<usize>,
+        &mut self,
+        (properties, owner): (Properties, u32),
+        plan: VecDeque<(u32, Bytes)>,
     ) -> Result<Job<B>, ServeError> {
-        let sizes = which.clone().zip(region.sizes().skip(which.start)).take(which.len());
-        let plan: VecDeque<(u32, Bytes)> = sizes.map(|(index, size)| (index as u32, size)).collect();
         let size = plan.iter().map(|(_, size)| size.0).sum();
-        let promise = self.promise(Bytes(size), &region.properties, region.owner)?;
-        Ok(Job { properties: region.properties, promise, made: Vec::new(), plan: Plan::Renewal(plan) })
+        self.job(size, properties, owner, Plan::Renewal(plan))
     }
 
-    /// Promises memory of a region, if the budget of its place and its owner's limit have room for it.
-    fn promise(&self, size: Bytes, memory: &Properties, owner: u32) -> Result<Promise, ServeError> {
-        let book = self.books.of(memory);
-        self.check_user(owner, &book, size.0)?;
-        let granted: u64 =
-            self.grants().filter(|grant| Arc::ptr_eq(grant.book(), &book)).map(Promise::left).sum();
-        book.promise(size, self.options.budget, self.named(Some(&book)) + granted)
+    /// Begins a job, if the budget of its place and the limit of its owner have room for it. It waits if others wait, or if programs have
+    /// what is missing: they are asked for it, or end.
+    fn job(
+        &mut self,
+        size: u64,
+        properties: Properties,
+        owner: u32,
+        plan: Plan,
+    ) -> Result<Job<B>, ServeError> {
+        let (place, book) = (place_of(&properties), self.books.of(&properties));
+        let room = self.room(place, &book);
+        let of_owner = self.granted(&book, |user| user == owner);
+        self.check_user(owner, &book, size.saturating_sub(of_owner))?;
+        if size > room.saturating_add(self.granted(&book, |_| true)) {
+            return Err(self.over_budget(size, place, &book));
+        }
+        let mut job = Job { properties, promise: Promise::of(&book, 0), lacks: None, made: Vec::new(), plan };
+        let fits = size <= room.min(self.room_of_user(owner, &book));
+        if fits && !self.is_any_waiting(place) && self.settles_until().is_none() {
+            job.begin(size);
+        } else {
+            let wanted = self.wanted(place, owner, (size, size));
+            job.lacks = Some(Wanted { until: wanted.since + self.options.answer_within, ..wanted });
+        }
+        Ok(job)
+    }
+
+    fn over_budget(&self, requested: u64, place: DeviceId, book: &Arc<Book>) -> ServeError {
+        let granted = self.granted(book, |_| true);
+        let (held, budget) = (book.held(), self.budget(place));
+        let old = held.saturating_sub(self.named(Some(book)) + granted);
+        ServeError::OverBudget { requested, held, old, budget }
     }
 
     /// Returns the size of the memory of all regions and of writers, in one place or everywhere.
@@ -93,7 +114,7 @@ impl<B: Backend> Server<B> {
         }
     }
 
-    fn job_failed(&mut self, id: u64, job: &Job<B>, why: ServeError) {
+    pub(super) fn job_failed(&mut self, id: u64, job: &Job<B>, why: ServeError) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.refuse(why);
         if matches!(job.plan, Plan::New { .. }) {

@@ -1,7 +1,6 @@
 //! Lists of regions, clients and programs.
 
 use super::Server;
-use super::books::Promise;
 use super::connection::Role;
 use super::leave::{Left, info};
 use super::peer::Peer;
@@ -12,7 +11,6 @@ use crate::protocol::{
     ClientInfo, DeviceInfo, LeaseKind, ProgramInfo, RegionInfo, Reply, ServerInfo, WITH_PROGRAMS,
 };
 use gpu_vmm_core::{Backend, Device};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The time in which programs report what they have, before a list goes without that.
@@ -118,23 +116,18 @@ impl<B: Backend> Server<B> {
     }
 
     /// Returns what the request of a program waits for.
-    fn why_waiting(&self, id: u64, waits: &Program, asking: &Peer) -> String {
-        let on_it = || self.programs().filter(|(_, _, program)| program.place == waits.place);
+    fn why_waiting(&self, id: u64, asks: &Program, asking: &Peer) -> String {
         let now = Instant::now();
-        let order = |id: u64, program: &Program| {
-            program.wants.as_ref().map(|wanted| (wanted.order(program.priority, now), id))
-        };
-        let own = order(id, waits);
-        let before = on_it().filter(|(other, _, program)| {
-            order(*other, program).zip(own.as_ref()).is_some_and(|(theirs, own)| theirs < *own)
-        });
-        match before.count() {
+        let waiting = self.waiting(asks.place).map(|(id, waits)| (waits.order(now), id));
+        let mut waiting: Vec<_> = waiting.collect();
+        waiting.sort_unstable();
+        match waiting.iter().position(|(_, other)| *other == id).unwrap_or(0) {
             0 => {}
             1 => return "1 request before it".to_owned(),
             count => return format!("{count} requests before it"),
         }
         let is_asked = |program: &Program| program.asked.is_some_and(|asked| !asked.is_late);
-        match on_it().find(|(_, _, program)| is_asked(program)) {
+        match self.programs().find(|(_, _, program)| program.place == asks.place && is_asked(program)) {
             Some((_, one, program)) => {
                 let seen = self.sees(asking, one.peer.user_number());
                 format!("an answer of {}", program.shown(one.peer.process, seen))
@@ -147,13 +140,12 @@ impl<B: Backend> Server<B> {
         let devices = self.backend.devices().iter().filter(|device| device.unusable.is_none());
         let info = |device: &Device| {
             let book = self.books.at(device.id);
-            let grants = self.grants().filter(|grant| Arc::ptr_eq(grant.book(), &book));
             Some(DeviceInfo {
                 device: device.uuid?,
                 name: device.name.chars().take(MAX_NAME).collect(),
                 budget: self.budget(device.id),
                 held: book.held(),
-                granted: grants.map(Promise::left).sum(),
+                granted: self.granted(&book, |_| true),
             })
         };
         devices.filter_map(info).collect()
@@ -162,7 +154,7 @@ impl<B: Backend> Server<B> {
     /// Returns the state of the server.
     pub fn info(&self) -> ServerInfo {
         let held = self.books.held();
-        let granted = self.grants().fold(0, |sum: u64, grant| sum.saturating_add(grant.left()));
+        let granted = self.grants().fold(0, |sum: u64, (_, grant)| sum.saturating_add(grant.left()));
         ServerInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             vendor: self.backend.vendor().name().to_owned(),

@@ -133,6 +133,8 @@ fn check(server: &Server<HostBackend>) {
             assert_eq!(lease.kind, LeaseKind::Write);
             job.made.iter().for_each(|(_, handle)| add(handle));
             promised += job.promise.left();
+            let lacks = job.lacks.as_ref().map_or(0, |wanted| wanted.least);
+            assert!(lacks <= BUDGET && (lacks == 0 || job.promise.left() == 0), "{job:?}");
         }
         let region = server.regions.get(&lease.name, lease.region);
         if let Some(region) = region {
@@ -153,7 +155,7 @@ fn check(server: &Server<HostBackend>) {
         assert_eq!(region.bytes(), if region.epoch == 0 { 0 } else { region.size });
     }
     server.lingering.iter().flat_map(|one| one.holds()).for_each(&mut add);
-    let granted: u64 = server.grants().map(books::Promise::left).sum();
+    let granted: u64 = server.grants().map(|(_, grant)| grant.left()).sum();
     for (_, connection, program) in server.programs() {
         assert!(program.wants.is_none() || connection.version > 1, "{program:?}");
         assert!(program.grant.left() <= PROGRAM, "{program:?}");
@@ -181,7 +183,7 @@ fn random_messages_keep_the_books_right() {
     let mut served = Served::new(options);
     let mut random = Random(1);
     let mut clients: Vec<Client> = Vec::new();
-    let (mut epochs, mut leases, mut grants, mut refusals) = (0, 0, 0, 0);
+    let (mut epochs, mut leases, mut grants, mut refusals, mut waits) = (0, 0, 0, 0, 0);
     for _ in 0..steps {
         let which = random.below(CLIENTS);
         if which >= clients.len() {
@@ -233,6 +235,8 @@ fn random_messages_keep_the_books_right() {
             }
             channel.is_connected()
         });
+        let writers = served.server.connections.values().filter(|one| one.lease().is_some());
+        waits += writers.filter(|one| one.waits().is_some()).count();
         // This process does not end. Otherwise its memory would fill the budget.
         if random.below(50) == 0 {
             served.server.lingering.clear();
@@ -240,6 +244,7 @@ fn random_messages_keep_the_books_right() {
     }
     // How many there are depends on the time that the threads take which close connections.
     assert!(leases > steps / 1000 && epochs > 0, "{leases} leases, {epochs} epochs");
+    assert!(waits > 0, "no writer waited for a program");
     assert!(grants > steps / 1000 && refusals > steps / 1000, "{grants} grants, {refusals} refusals");
     clients.clear();
     // A child that another test has forked has the clients' ends until it ends.

@@ -1,11 +1,12 @@
-//! Requests that wait for memory which other programs have, in rounds of questions.
+//! Requests that wait for memory which programs have, in rounds of questions.
 //!
-//! Requests are served in the order of [`Wanted::order`]. The server asks one program at a time for what the first one lacks, of the lowest
+//! A request is a program's, or that of a writer for a region's memory. They are served in the order of [`Waits::order`]. The server asks one program at a time for what the first one lacks, of the lowest
 //! priority first: each for what it does not use, and then each for what can sleep. A round ends when all have answered, or are late. A
 //! request is refused when its time is over and a round has ended that began after it came.
 
 use super::Server;
-use super::program::{OpenQuestion, Program, Wanted};
+use super::connection::Connection;
+use super::program::{OpenQuestion, Program, Waits, Wanted};
 use crate::protocol::Reply;
 use gpu_vmm_core::{Backend, DeviceId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +30,7 @@ pub(super) struct Pressure {
     paused: Option<Instant>,
     /// Requests that there is no room for have rounds by turns.
     turn: usize,
-    /// The program that the round is for.
+    /// The connection that the round is for.
     serves: u64,
 }
 
@@ -68,7 +69,8 @@ impl<B: Backend> Server<B> {
     /// Serves the requests that wait, as far as there is memory, and asks for more.
     pub(super) fn press(&mut self) {
         self.note_late();
-        let mut places: Vec<DeviceId> = self.waiting().map(|(_, _, place)| place).collect();
+        let waiting = self.connections.values().filter_map(Connection::waits);
+        let mut places: Vec<DeviceId> = waiting.map(|waits| waits.place).collect();
         places.sort_unstable();
         places.dedup();
         for place in places {
@@ -87,17 +89,16 @@ impl<B: Backend> Server<B> {
             return BTreeSet::new();
         }
         let now = Instant::now();
-        let on_it = self.programs().filter(|(_, _, program)| program.place == place);
-        let waiting = on_it.filter_map(|(id, one, program)| {
-            let (wanted, has_memory) = (program.wants.clone()?, program.grant.left() > 0);
-            Some((wanted.order(program.priority, now), id, one.peer.user_number(), wanted, has_memory))
-        });
-        let mut waiting: Vec<_> = waiting.collect();
-        waiting.sort_unstable_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1)));
+        let waiting = self.waiting(place);
+        let mut waiting: Vec<_> = waiting
+            .map(|(id, waits)| ((waits.order(now), id), waits.wanted.clone(), waits.has_memory))
+            .collect();
+        waiting.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         let book = self.books.at(place);
         // Whether a round has been in vain for what comes first, of the device and of each user.
         let (mut of_device, mut of_users) = (None, BTreeMap::new());
-        for (_, id, user, wanted, has_memory) in waiting {
+        for ((_, id), wanted, has_memory) in waiting {
+            let user = wanted.user;
             let mut before = [of_device, of_users.get(&user).copied()].into_iter().flatten();
             if !before.all(|in_vain| in_vain && has_memory) {
                 continue;
@@ -122,19 +123,33 @@ impl<B: Backend> Server<B> {
         blocked.into_iter().map(|(id, ..)| id).collect()
     }
 
-    /// Returns the programs that wait, with their devices.
-    fn waiting(&self) -> impl Iterator<Item = (u64, &Wanted, DeviceId)> {
-        self.programs().filter_map(|(id, _, program)| Some((id, program.wants.as_ref()?, program.place)))
+    /// Returns the requests that wait on a device, by the numbers of their connections.
+    pub(super) fn waiting(&self, place: DeviceId) -> impl Iterator<Item = (u64, Waits<'_>)> {
+        let waiting = self.connections.iter().filter_map(|(id, one)| Some((*id, one.waits()?)));
+        waiting.filter(move |(_, waits)| waits.place == place)
     }
 
     /// Returns true if a request waits on a device.
     pub(super) fn is_any_waiting(&self, place: DeviceId) -> bool {
-        self.waiting().any(|(_, _, on)| on == place)
+        self.waiting(place).next().is_some()
+    }
+
+    /// Returns a request that comes now and waits until a whole round has ended.
+    pub(super) fn wanted(&mut self, place: DeviceId, user: u32, (least, most): (u64, u64)) -> Wanted {
+        if !self.is_any_waiting(place) {
+            self.pressure(place).forget_round();
+        }
+        let (now, rounds) = (Instant::now(), self.pressure(place).whole_rounds());
+        self.pressure(place).restart();
+        Wanted { number: 0, user, least, most, since: now, until: now, rounds, was_in_vain: false }
     }
 
     fn grant_waiting(&mut self, id: u64, wanted: &Wanted, room: u64) {
         let limit = self.options.program_limit.map_or(u64::MAX, |limit| limit.0);
         let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Some(job) = connection.lease_mut().and_then(|lease| lease.job.as_mut()) {
+            return job.begin(wanted.least);
+        }
         let Some(program) = connection.program_mut() else { return };
         let most = wanted.most.min(limit.saturating_sub(program.grant.left())).max(wanted.least);
         let bytes = most.min(room);
@@ -194,9 +209,7 @@ impl<B: Backend> Server<B> {
                 None => {
                     pressure.turn = pressure.turn.wrapping_add(1);
                     pressure.end_round(now, pressure.turn.is_multiple_of(of));
-                    let wanted =
-                        self.connections.get_mut(&id).and_then(|one| one.program_mut()?.wants.as_mut());
-                    if let Some(wanted) = wanted {
+                    if let Some(wanted) = self.connections.get_mut(&id).and_then(Connection::wanted_mut) {
                         wanted.was_in_vain = true;
                     }
                     return;
@@ -220,15 +233,22 @@ impl<B: Backend> Server<B> {
     /// Refuses requests whose time is over, after a whole round for them.
     fn refuse_late(&mut self, place: DeviceId, blocked: &BTreeSet<u64>) {
         let (now, ended) = (Instant::now(), self.pressure(place).ended);
-        let late = self.waiting().filter(|(id, wanted, on)| {
+        let late = self.waiting(place).map(|(id, waits)| (id, waits.wanted)).filter(|(id, wanted)| {
             let is_tried = if blocked.contains(id) { wanted.was_in_vain } else { ended > wanted.rounds };
-            *on == place && wanted.until <= now && is_tried
+            wanted.until <= now && is_tried
         });
-        let late: Vec<(u64, Wanted)> = late.map(|(id, wanted, _)| (id, wanted.clone())).collect();
+        let late: Vec<(u64, Wanted)> = late.map(|(id, wanted)| (id, wanted.clone())).collect();
         for (id, wanted) in late {
-            let room = self.room(place, &self.books.at(place));
-            let why = self.no_room(id, place, (wanted.least, room, wanted.waited_ms()));
+            let book = self.books.at(place);
+            let room = self.room(place, &book);
+            let of_user = self.check_user(wanted.user, &book, wanted.least);
+            let no_room = || self.no_room(id, place, (wanted.least, room, wanted.waited_ms()));
+            let why = of_user.err().unwrap_or_else(no_room);
             let Some(connection) = self.connections.get_mut(&id) else { continue };
+            if let Some(job) = connection.lease_mut().and_then(|lease| lease.job.take()) {
+                self.job_failed(id, &job, why);
+                continue;
+            }
             if let Some(program) = connection.program_mut() {
                 program.wants = None;
             }
@@ -238,11 +258,11 @@ impl<B: Backend> Server<B> {
 
     /// Returns when the server must act for programs that wait.
     pub(super) fn press_at(&self) -> Option<Instant> {
-        let waiting = self.waiting().flat_map(|(_, wanted, place)| {
-            let paused = self.pressures.get(&place).and_then(|pressure| pressure.paused);
+        let waiting = self.connections.values().filter_map(Connection::waits).flat_map(|waits| {
+            let paused = self.pressures.get(&waits.place).and_then(|pressure| pressure.paused);
             let now = Instant::now();
             // A wait that is over goes on until the round ends.
-            [paused, Some(wanted.until).filter(|until| *until > now), self.settles_until()]
+            [paused, Some(waits.wanted.until).filter(|until| *until > now), self.settles_until()]
         });
         let asked =
             self.programs().filter_map(|(_, _, program)| program.asked.filter(|asked| !asked.is_late));

@@ -1,4 +1,4 @@
-//! A program's part of a device's budget.
+//! A program's part of a device's budget, and requests that wait for memory.
 
 use super::books::Promise;
 use crate::protocol::ProgramReport;
@@ -24,11 +24,13 @@ pub(super) struct Program {
     pub(super) described: Option<Instant>,
 }
 
-/// What a program has requested and waits for.
+/// What a program, or the writer of a region, has requested and waits for.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     /// The program's number of the request.
     pub(super) number: u64,
+    /// The user that it counts against.
+    pub(super) user: u32,
     pub(super) least: u64,
     pub(super) most: u64,
     pub(super) since: Instant,
@@ -39,13 +41,25 @@ pub(super) struct Wanted {
     pub(super) was_in_vain: bool,
 }
 
-impl Wanted {
-    /// Returns the order in which requests are served: those that have waited long, then those of a high priority, then earlier ones.
-    pub(super) fn order(&self, priority: i8, now: Instant) -> impl Ord + use<> {
-        let is_old = now.saturating_duration_since(self.since) >= TO_AGE;
-        (!is_old, if is_old { 0 } else { -i16::from(priority) }, self.since)
-    }
+/// A request that waits, with what decides its order.
+#[derive(Debug)]
+pub(super) struct Waits<'a> {
+    pub(super) wanted: &'a Wanted,
+    pub(super) place: DeviceId,
+    pub(super) priority: i8,
+    /// True for a program that has a part of the budget.
+    pub(super) has_memory: bool,
+}
 
+impl Waits<'_> {
+    /// Returns the order in which requests are served: those that have waited long, then those of a high priority, then earlier ones.
+    pub(super) fn order(&self, now: Instant) -> impl Ord + use<> {
+        let is_old = now.saturating_duration_since(self.wanted.since) >= TO_AGE;
+        (!is_old, if is_old { 0 } else { -i16::from(self.priority) }, self.wanted.since)
+    }
+}
+
+impl Wanted {
     pub(super) fn waited_ms(&self) -> u64 {
         self.since.elapsed().as_millis() as u64
     }

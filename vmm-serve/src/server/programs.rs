@@ -52,8 +52,7 @@ impl<B: Backend> Server<B> {
         }
         earlier.map(|at| self.lingering.swap_remove(at));
         self.note_join(holds);
-        let mut grant = Promise::none(&book);
-        grant.raise(holds);
+        let grant = Promise::of(&book, holds);
         let program = Program {
             name,
             device,
@@ -112,18 +111,13 @@ impl<B: Backend> Server<B> {
                 (false, false) => Err(self.no_room(id, place, (least, room, 0))),
             }
         });
-        if !self.is_any_waiting(place) {
-            self.pressure(place).forget_round();
-        }
-        let (now, rounds) = (Instant::now(), self.pressure(place).whole_rounds());
+        let waits = matches!(granted, Ok(None)).then(|| self.wanted(place, user, (least, most)));
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(program) = connection.program_mut() else { return };
         match granted {
             Ok(None) => {
-                let until = now + Duration::from_millis(wait_ms.min(MAX_WAIT_MS));
-                program.wants =
-                    Some(Wanted { number, least, most, since: now, until, rounds, was_in_vain: false });
-                self.pressure(place).restart();
+                let wait = Duration::from_millis(wait_ms.min(MAX_WAIT_MS));
+                program.wants = waits.map(|wanted| Wanted { number, until: wanted.since + wait, ..wanted });
             }
             Ok(Some(bytes)) => {
                 program.wants = None;
@@ -178,10 +172,16 @@ impl<B: Backend> Server<B> {
         self.connections.iter().filter_map(|(id, one)| Some((*id, one, one.program()?)))
     }
 
-    /// Returns the parts of the budget that programs have, connected or not.
-    pub(super) fn grants(&self) -> impl Iterator<Item = &Promise> {
-        let connected = self.programs().map(|(_, _, program)| &program.grant);
-        connected.chain(self.lingering.iter().filter_map(|one| one.grant()))
+    /// Returns the parts of the budget that programs have, connected or not, with their users.
+    pub(super) fn grants(&self) -> impl Iterator<Item = (u32, &Promise)> {
+        let connected = self.programs().map(|(_, one, program)| (one.peer.user_number(), &program.grant));
+        connected.chain(self.lingering.iter().filter_map(|one| Some((one.user(), one.grant()?))))
+    }
+
+    /// Returns what programs of some users have of a book, connected or not.
+    pub(super) fn granted(&self, book: &Arc<Book>, is_user: impl Fn(u32) -> bool) -> u64 {
+        let on_it = self.grants().filter(|(user, grant)| is_user(*user) && Arc::ptr_eq(grant.book(), book));
+        on_it.map(|(_, grant)| grant.left()).sum()
     }
 
     /// Returns the most that regions and programs may have on a device together.
@@ -206,11 +206,7 @@ impl<B: Backend> Server<B> {
         let is_there = |region: &&Region<B>| Arc::ptr_eq(&self.books.of(&region.properties), place);
         let regions = self.regions.0.values().filter(|region| region.owner == user);
         let regions: u64 = regions.filter(is_there).map(|region| region.size).sum();
-        let connected = self.programs().filter(|(_, one, _)| one.peer.user_number() == user);
-        let connected = connected.map(|(_, _, program)| &program.grant);
-        let left = self.lingering.iter().filter(|one| one.user() == user).filter_map(|one| one.grant());
-        let grants = connected.chain(left).filter(|grant| Arc::ptr_eq(grant.book(), place));
-        regions + grants.map(Promise::left).sum::<u64>()
+        regions + self.granted(place, |other| other == user)
     }
 
     /// Fails if a user would have more than its limit.

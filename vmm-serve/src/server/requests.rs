@@ -1,6 +1,7 @@
 //! What clients request.
 
 use super::Server;
+use super::books::Promise;
 use super::connection::{Lease, Role};
 use super::descriptors;
 use super::devices;
@@ -180,7 +181,7 @@ impl<B: Backend> Server<B> {
         let lease = Lease { job: Some(job), ..Lease::new(&name, &region, LeaseKind::Write) };
         self.regions.0.insert(name, region);
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.role = Role::Leases(lease);
+            connection.role = Role::Leases(Box::new(lease));
         }
         Ok(())
     }
@@ -206,12 +207,15 @@ impl<B: Backend> Server<B> {
                 "the region has {there} handles; {count} from {first} on are none of them"
             )));
         };
+        let region_memory = (region.properties, region.owner);
+        let sizes = (first..).zip(region.sizes().skip(first as usize));
+        let plan = sizes.take(count as usize).collect();
         // The client has given up the new memory of an earlier request for the same handles, which has failed there.
         if let Some(lease) = self.connections.get_mut(&id).and_then(|one| one.lease_mut()) {
             lease.fresh.retain(|index, _| !(first as usize..end).contains(&(*index as usize)));
             lease.forget_unmapped();
         }
-        let job = self.job_of_renewal(region, first as usize..end)?;
+        let job = self.job_of_renewal(region_memory, plan)?;
         if let Some(lease) = self.connections.get_mut(&id).and_then(|one| one.lease_mut()) {
             lease.job = Some(job);
         }
@@ -227,10 +231,11 @@ impl<B: Backend> Server<B> {
         file.as_ref().map_or(Ok(()), |file| descriptors::check(file.as_fd(), self.options.clients))?;
         let layout = match (size, file.take()) {
             (Some(size), Some(file)) => {
-                let counted = self.layouts.promise(Bytes(size), Some(MAX_LAYOUTS), 0);
-                let limit =
-                    |_| ServeError::Limit { what: "bytes of layouts".to_owned(), limit: MAX_LAYOUTS.0 };
-                let counted = counted.map_err(limit)?.take(Bytes(size));
+                if self.layouts.held() + size > MAX_LAYOUTS.0 {
+                    let (what, limit) = ("bytes of layouts".to_owned(), MAX_LAYOUTS.0);
+                    return Err(ServeError::Limit { what, limit });
+                }
+                let counted = Promise::of(&self.layouts, size).take(Bytes(size));
                 Some(Arc::new(Layout { id: self.number(), file, size, counted }))
             }
             _ => None,

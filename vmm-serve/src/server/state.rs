@@ -114,6 +114,7 @@ pub(super) struct ProgramState {
 #[derive(Serialize, Deserialize)]
 pub(super) struct WantedState {
     pub(super) number: u64,
+    pub(super) user: u32,
     pub(super) least: u64,
     pub(super) most: u64,
     pub(super) waited_ms: u64,
@@ -141,6 +142,7 @@ pub(super) struct JobState {
     pub(super) kind: MemoryKind,
     /// What is not created yet, in bytes.
     pub(super) left: u64,
+    pub(super) lacks: Option<WantedState>,
     pub(super) made: Vec<(u32, u64)>,
     pub(super) plan: PlanState,
 }

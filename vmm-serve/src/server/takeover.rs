@@ -1,6 +1,6 @@
 //! The beginning of a server that replaces another one.
 
-use super::books::{Book, Books, Handle, Promise};
+use super::books::{Books, Handle, Promise};
 use super::connection::{Connection, Lease, Role, Source};
 use super::devices;
 use super::job::{Job, Plan};
@@ -9,7 +9,7 @@ use super::program::{OpenQuestion, Program, Wanted};
 use super::region::{Layout, Region, Regions, Waiting};
 use super::state::{
     ConnectionState, HandleState, JobState, LeaseState, LingeringState, MAX_BYTES, PlanState, ProgramState,
-    RegionState, RoleState, SourceState, State, VERSION,
+    RegionState, RoleState, SourceState, State, VERSION, WantedState,
 };
 use super::{Server, ServerOptions};
 use crate::client::Exchange;
@@ -95,12 +95,12 @@ impl<B: Backend> Server<B> {
             let descriptor = next()?;
             let (size, properties) = piece.check(OPERATION, &backend)?;
             let memory = extend::import(&backend, descriptor.as_fd(), size, properties)?;
-            let counted = promise(&books.of(&properties), size)?.take(size);
+            let counted = Promise::of(&books.of(&properties), size.0).take(size);
             known.handles.insert(id, Arc::new(Handle { id, piece, descriptor, memory, counted }));
         }
         for layout in state.layouts {
             let (id, file, size) = (layout.id, next()?, layout.size);
-            let counted = promise(&of_layouts, Bytes(size))?.take(Bytes(size));
+            let counted = Promise::of(&of_layouts, size).take(Bytes(size));
             known.layouts.insert(id, Arc::new(Layout { id, file, size, counted }));
         }
         let mut regions = Regions::default();
@@ -130,11 +130,6 @@ impl<B: Backend> Server<B> {
         (server.connections, server.lingering, server.next) = (connections, lingering, state.next);
         Ok(server)
     }
-}
-
-/// Counts memory that the other server has counted.
-fn promise(book: &Arc<Book>, bytes: Bytes) -> Result<Promise> {
-    book.promise(bytes, None, 0).map_err(|error| gpu_vmm_core::Error::of_extension(OPERATION, error))
 }
 
 /// Receives the state and its descriptors.
@@ -218,7 +213,7 @@ impl<B: Backend> Known<'_, B> {
             RoleState::Waits { name, kind, wait_ms, left_ms } => {
                 Role::Waits(Waiting { name, kind, wait_ms, until: now + Duration::from_millis(left_ms) })
             }
-            RoleState::Leases(lease) => Role::Leases(self.lease(lease)?),
+            RoleState::Leases(lease) => Role::Leases(Box::new(self.lease(lease)?)),
             RoleState::Lists => Role::Lists { since: now },
             RoleState::Program(program) => Role::Program(Box::new(self.program(program)?)),
         };
@@ -259,18 +254,9 @@ impl<B: Backend> Known<'_, B> {
         let Some(place) = known.map(|known| known.id) else {
             return self.exchange.bad(format!("this process does not see the device {device}"));
         };
-        let now = Instant::now();
-        let wants = wants.map(|wanted| Wanted {
-            number: wanted.number,
-            least: wanted.least,
-            most: wanted.most,
-            since: now.checked_sub(Duration::from_millis(wanted.waited_ms)).unwrap_or(now),
-            until: now + Duration::from_millis(wanted.left_ms),
-            rounds: 0,
-            was_in_vain: false,
-        });
+        let (wants, now) = (wants.map(wanted), Instant::now());
         let asked = asked.map(|(ask, is_late)| OpenQuestion { ask, until: now + self.to_answer, is_late });
-        let grant = promise(&self.books.at(place), Bytes(granted))?;
+        let grant = Promise::of(&self.books.at(place), granted);
         Ok(Program { name, device, place, priority, grant, wants, asked, report, described: None })
     }
 
@@ -287,9 +273,24 @@ impl<B: Backend> Known<'_, B> {
         let properties = self.properties(state.device, state.kind)?;
         Ok(Job {
             properties,
-            promise: promise(&self.books.of(&properties), Bytes(state.left))?,
+            promise: Promise::of(&self.books.of(&properties), state.left),
+            lacks: state.lacks.map(wanted),
             made: self.indexed(&state.made)?,
             plan,
         })
+    }
+}
+
+fn wanted(state: WantedState) -> Wanted {
+    let now = Instant::now();
+    Wanted {
+        number: state.number,
+        user: state.user,
+        least: state.least,
+        most: state.most,
+        since: now.checked_sub(Duration::from_millis(state.waited_ms)).unwrap_or(now),
+        until: now + Duration::from_millis(state.left_ms),
+        rounds: 0,
+        was_in_vain: false,
     }
 }

@@ -1,10 +1,10 @@
 //! Programs whose pools share a budget.
 
-use crate::support::{ServerProcess, WAIT, backend, error_of, publish};
+use crate::support::{ServerProcess, WAIT, backend, error_of, idle, publish};
 use gpu_vmm_core::{Bytes, Error, ErrorKind, Result};
 use gpu_vmm_host::HostBackend;
 use gpu_vmm_pool::{Block, ExhaustedResource, Pool, PoolError};
-use gpu_vmm_serve::{Client, ProgramInfo, Quota, QuotaOptions, ServeError, ServerOptions};
+use gpu_vmm_serve::{Client, ProgramInfo, Quota, QuotaOptions, RenewContents, ServeError, ServerOptions};
 use gpu_vmm_testkit::Random;
 use gpu_vmm_testkit::forked::Child;
 use rustix::process::{Pid, Signal, getpid, kill_process};
@@ -111,6 +111,53 @@ fn free_memory_goes_to_who_needs_it() {
     drop(publish(&server.client(), "r", 20, 1));
 }
 
+#[test]
+fn programs_give_memory_for_regions() {
+    let mut limits = budget(20);
+    limits.answer_within = Duration::from_millis(500);
+    let server = ServerProcess::with(limits);
+    let (client, program) = (server.client(), Program::new(&server, "engine", 0));
+    let kept = program.tagged("kv", 6);
+    drop(program.alloc(12).unwrap());
+    assert_eq!(program.pool.stats().held, pages(18).0);
+    // What is free goes to a new region.
+    let mut lease = publish(&client, "r", 7, 1);
+    assert!(program.pool.stats().held <= pages(13).0);
+    // What is in use stays, and the name of the region that was refused is free.
+    let error = error_of(client.create("s", pages(8), &crate::support::options()));
+    let ServeError::NoRoom { holders, .. } = &error else { panic!("{error}") };
+    assert!(holders.contains("\"engine\"") && holders.contains("regions has 14 MiB"), "{error}");
+    assert_eq!(server.status().regions.len(), 1);
+    // A new epoch gets what is free, too.
+    drop(program.alloc(6).unwrap());
+    lease.renew(Bytes(0), pages(7), RenewContents::Undefined, idle()).unwrap();
+    lease.commit(None).unwrap();
+    // And what can sleep makes room.
+    program.quota.let_sleep("kv").unwrap();
+    let more = client.create("s", pages(8), &crate::support::options()).unwrap();
+    assert!(program.pool.is_suspended("kv").unwrap());
+    drop((kept, more));
+}
+
+/// The request of a writer is part of the state that a new server takes over.
+#[test]
+fn writers_wait_while_the_server_is_replaced() {
+    let server = ServerProcess::with(budget(20));
+    let child = holder(&server, "stopped", 16);
+    kill_process(pid(&child), Signal::STOP).unwrap();
+    let client = server.client();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| client.create("r", pages(10), &crate::support::options()).unwrap());
+        ServerProcess::until(&client, |region| region.has_writer);
+        let server = server.replace_with(budget(20));
+        assert!(!writer.is_finished());
+        drop(child);
+        let mut lease = writer.join().unwrap();
+        lease.commit(None).unwrap();
+        assert_eq!(server.status().regions.len(), 1);
+    });
+}
+
 fn error_of_pool<T>(answer: &Result<T>) -> Error {
     match answer {
         Err(error) => error.clone(),
@@ -193,8 +240,11 @@ fn limits_hold_for_programs_and_users() {
     let mut limits = budget(40);
     limits.program_limit = Some(pages(8));
     limits.user_limit = Some(pages(12));
+    limits.answer_within = Duration::from_millis(500);
     let server = ServerProcess::with(limits);
-    let [one, other] = ["one", "other"].map(|name| Program::new(&server, name, 0));
+    let patience = Duration::from_millis(100);
+    let [one, other] =
+        ["one", "other"].map(|name| Program::connect(&server.client(), options(name, 0, patience)).unwrap());
     let block = one.alloc(8).unwrap();
     let error = one.alloc(1).unwrap_err();
     assert!(matches!(refusal(&error), ServeError::OverLimit { .. }), "{error}");
