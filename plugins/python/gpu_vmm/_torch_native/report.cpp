@@ -76,6 +76,16 @@ SegmentInfo segment_at(c10::DeviceIndex device, uint64_t address, bool is_large,
   return segment;
 }
 
+// Numbers a segment where the installed version does: the communicators of NCCL register a pool's segments in the order of their numbers,
+// which must be the same in all ranks.
+template <class Segment>
+auto number(Segment& segment, int place, int) -> decltype(segment.registration_counter, void()) {
+  segment.registration_counter = place;
+}
+
+template <class Segment>
+void number(Segment&, int, long) {}
+
 } // namespace
 
 gpu_vmm_torch_usage GpuVmmAllocator::usage(c10::DeviceIndex device) {
@@ -190,6 +200,11 @@ SnapshotInfo GpuVmmAllocator::snapshot(MempoolId_t pool, bool include_traces) {
     result.device_traces.push_back(include_traces ? history_.trace(device) : std::vector<TraceEntry>());
     history_.snapshot(device, active, pool);
     std::move(segments_of.begin(), segments_of.end(), std::back_inserter(result.segments));
+  }
+  // By address: ranks with the same requests have their blocks at the same places in the range of the pool.
+  int place = 0;
+  for (auto& segment : result.segments) {
+    number(segment, place++, 0);
   }
   auto& settings = result.config_metadata;
   settings = {};

@@ -189,6 +189,7 @@ static void private_pools() {
         segments += segment.owner_private_pool_id == id;
     }
     demand(segments > 0, "the snapshot shows the pool");
+    demand(are_numbered(native::snapshot().segments, 0), "NCCL can register the segments in order");
     delta.dataptrs_allocd.clear();
     native::releasePool(0, id);
     outside.clear();

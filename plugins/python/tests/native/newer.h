@@ -26,6 +26,22 @@ inline void configured_limit() {
 #endif
 }
 
+// Returns whether the segments of a snapshot are numbered in their order.
+template <class Segment>
+auto are_numbered(const std::vector<Segment> &segments, int) -> decltype(segments[0].registration_counter, bool()) {
+    for (size_t place = 0; place < segments.size(); ++place) {
+        if (segments[place].registration_counter != static_cast<int64_t>(place)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+template <class Segment>
+bool are_numbered(const std::vector<Segment> &, long) {
+    return true;
+}
+
 #if GPU_VMM_TORCH >= 212
 // Observers stay attached.
 inline std::array<size_t, 4> rejected;
