@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 import gpu_vmm
 from gpu_vmm import vmm
+from gpu_vmm._ranges import Ranges
 
-from .ranges import Ranges
 from .streams import Stream
 
 

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folders of `integrations` with Python tests.
-const PYTHON: [&str; 4] = ["dynamo", "sglang", "torch_memory_saver", "vllm"];
+const PYTHON: [&str; 5] = ["dynamo", "modelexpress", "sglang", "torch_memory_saver", "vllm"];
 
 /// The flags of a shared library.
 const SHARED: [&str; 3] = ["-fPIC", "-fvisibility=hidden", "-shared"];
