@@ -5,11 +5,9 @@ use gpu_vmm_core::{Bytes, Error, ErrorKind, Result};
 use gpu_vmm_host::HostBackend;
 use gpu_vmm_pool::{Block, ExhaustedResource, Pool, PoolError};
 use gpu_vmm_serve::{Client, ProgramInfo, Quota, QuotaOptions, RenewContents, ServeError, ServerOptions};
-use gpu_vmm_testkit::Random;
 use gpu_vmm_testkit::forked::Child;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use std::io::{Read, Write};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const PAGE: u64 = 2 << 20;
@@ -420,77 +418,6 @@ fn servers_are_replaced_and_come_back() {
     assert_eq!(info(&server, "stays").granted, program.quota.granted().0);
     drop(program.alloc(16).unwrap());
     drop((kept, program));
-    until_programs_are(&server, 0);
-    assert_eq!(server.status().server.held, 0);
-}
-
-/// Random programs: together they never hold more than the budget, and what can be served is.
-#[test]
-fn random_programs_share_a_budget() {
-    const BUDGET: u64 = 56;
-    const PROGRAMS: u64 = 8;
-    /// The most that a program holds while it waits for more, so that one of them can always go on.
-    const MOST: u64 = 4;
-    let rounds =
-        std::env::var("GPU_VMM_TEST_PROGRAM_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
-    let server = ServerProcess::with(budget(BUDGET));
-    let programs: Vec<Program> = (0..PROGRAMS)
-        .map(|number| Program::new(&server, &format!("p{number}"), number as i8 % 3 - 1))
-        .collect();
-    let (ends, served) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = programs
-            .iter()
-            .enumerate()
-            .map(|(number, program)| {
-                let served = &served;
-                scope.spawn(move || {
-                    let mut random = Random(number as u64 + 1);
-                    let mut kept = program.tagged("kv", 1 + random.below(2) as u64);
-                    let value = [number as u8; 64];
-                    kept.write(Bytes(0), &value).unwrap();
-                    for _ in 0..rounds {
-                        let most = MOST - kept.size().0 / PAGE;
-                        let small = program.alloc(1 + random.below(most as usize) as u64).unwrap();
-                        if random.below(3) == 0 {
-                            program.quota.let_sleep("kv").unwrap();
-                            // What the others hold meanwhile is at most this much less.
-                            let large = program
-                                .alloc(1 + random.below((BUDGET - PROGRAMS * (MOST + 1)) as usize) as u64);
-                            served.fetch_add(u64::from(large.is_ok()), Ordering::Relaxed);
-                            drop(large.unwrap());
-                            drop(small);
-                            program.quota.wake("kv").unwrap();
-                            let mut seen = [0; 64];
-                            kept.read(Bytes(0), &mut seen).unwrap();
-                            assert_eq!(seen, value);
-                        }
-                    }
-                })
-            })
-            .collect();
-        scope.spawn(|| {
-            while !ends.load(Ordering::Relaxed) {
-                let held: u64 = programs.iter().map(|program| program.pool.stats().held).sum();
-                let seen = server.status();
-                let granted: u64 = seen.programs.iter().map(|program| program.granted).sum();
-                // The pools are not asked at one moment, so that memory which moves can be seen twice: in the sum, not in the grants.
-                assert!(granted <= pages(BUDGET).0, "{seen:?}");
-                assert!(held <= 2 * pages(BUDGET).0);
-            }
-        });
-        let joined: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-        ends.store(true, Ordering::Relaxed);
-        joined.into_iter().for_each(|joined| joined.unwrap());
-    });
-    assert!(served.load(Ordering::Relaxed) > rounds);
-    for program in &programs {
-        assert!(
-            program.pool.stats().held <= program.pool.budget().0
-                && program.pool.budget() == program.quota.granted()
-        );
-    }
-    drop(programs);
     until_programs_are(&server, 0);
     assert_eq!(server.status().server.held, 0);
 }
