@@ -26,7 +26,8 @@ macro_rules! cuda {
 }
 
 /// The functions that can be called before the driver is started, and in a forked child. There `cuInit` fails.
-const UNSTARTED: [&str; 4] = ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"];
+const UNSTARTED: [&str; 5] =
+    ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetProcAddress_v2"];
 
 /// The state of the driver: not started, started, ended by the process's exit, or forked from a started parent.
 static LIFE: AtomicU8 = AtomicU8::new(UNBORN);

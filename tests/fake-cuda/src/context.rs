@@ -56,7 +56,10 @@ pub(crate) fn any() -> bool {
 pub(crate) fn check_device(device: usize) -> Answer {
     let work = work();
     let mut contexts = work.contexts.values().filter(|context| context.device == device);
-    contexts.find_map(|context| context.failed).map_or(Ok(()), Err)
+    // A reset is no failure.
+    let failed =
+        contexts.find_map(|context| context.failed.filter(|code| *code != Code::CONTEXT_IS_DESTROYED));
+    failed.map_or(Ok(()), Err)
 }
 
 /// Creates a context.
@@ -72,24 +75,40 @@ pub(crate) fn create(device: usize, retained: usize) -> Answer<usize> {
     Ok(name)
 }
 
-/// Destroys a context with its objects, once its work is done.
-pub(crate) fn destroy(name: usize) {
+/// Destroys the objects of a context, once its work is done.
+fn clear(name: usize) {
     // An earlier failure of the context does not matter any more.
     let _ = finish(name);
-    let device = {
+    {
         let mut work = work();
         let own = work.streams.iter().filter(|(_, stream)| stream.context == name).map(|(name, _)| *name);
         own.collect::<Vec<_>>().into_iter().for_each(|stream| work.close(stream));
         work.events.retain(|_, event| event.context != name);
         work.modules.retain(|_, module| module.context != name);
         work.functions.retain(|_, function| function.context != name);
-        work.contexts.remove(&name).map(|context| context.device)
-    };
+    }
     let mut state = state();
     state.free_of(name);
     state.free_pinned_of(name);
+}
+
+/// Destroys a context with its objects, once its work is done.
+pub(crate) fn destroy(name: usize) {
+    clear(name);
+    let device = work().contexts.remove(&name).map(|context| context.device);
     if let Some(device) = device {
-        state.discharge(device, TAKES);
+        state().discharge(device, TAKES);
+    }
+}
+
+/// Destroys the objects of a context, which cannot be used until it is retained again.
+pub(crate) fn reset(name: usize) {
+    clear(name);
+    let mut work = work();
+    let default = work.new_stream(name, true, true);
+    if let Some(context) = work.contexts.get_mut(&name) {
+        context.default = default;
+        context.failed = Some(Code::CONTEXT_IS_DESTROYED);
     }
 }
 

@@ -60,7 +60,8 @@ fn check_host(at: *const c_void) -> Answer {
     if state.mapping(at).is_some_and(|(_, mapping)| mapping.host != access::NONE) {
         return Ok(());
     }
-    if at == 0 || state.space.around(at).is_some() || state.plain(at).is_some() {
+    let is_device_memory = state.plain(at).is_some_and(|(_, plain)| !plain.managed);
+    if at == 0 || state.space.around(at).is_some() || is_device_memory {
         return Err(refuse(Code::INVALID_VALUE, format_args!("{at:#x} is not a host address")));
     }
     Ok(())

@@ -22,6 +22,7 @@ mod context;
 mod copy;
 mod counts;
 mod device;
+mod entry;
 mod event;
 mod fabric;
 mod graph;

@@ -134,4 +134,17 @@ cuda! {
     fn cuMemHostUnregister(at: *mut c_void) {
         free(at.addr() as u64, false, Code::HOST_MEMORY_NOT_REGISTERED)
     }
+
+    /// Returns the address at which a device reaches page-locked memory: with unified addressing, that of the host.
+    fn cuMemHostGetDevicePointer_v2(out: Out<'_, u64>, at: *mut c_void, flags: u32) {
+        let out = given(out, "pdptr")?;
+        let context = context::usable(&work())?.0;
+        let at = at.addr() as u64;
+        if flags != 0 || state().pinned(at, 1, context)?.is_none() {
+            let what = format_args!("flags {flags:#x}, or {at:#x} is not page-locked for the context");
+            return Err(refuse(Code::INVALID_VALUE, what));
+        }
+        out.write(at);
+        Ok(())
+    }
 }

@@ -3,7 +3,7 @@
 
 use crate::c::{Out, given};
 use crate::code::{Answer, Code};
-use crate::context::{create, destroy};
+use crate::context::{create, destroy, reset};
 use crate::device::device;
 use crate::violation::refuse;
 use crate::work::{Work, work};
@@ -18,6 +18,9 @@ fn retain(device: usize) -> Answer<usize> {
     if let Some(name) = known {
         if let Some(context) = work().contexts.get_mut(&name) {
             context.retained += 1;
+            if context.failed == Some(Code::CONTEXT_IS_DESTROYED) {
+                context.failed = None;
+            }
         }
         return Ok(name);
     }
@@ -59,12 +62,24 @@ cuda! {
         Ok(())
     }
 
+    /// Destroys all that the context has, in use or not. Documented: it stays retained. Decided here: it can be used again, under the same
+    /// name, once it is retained again, and memory of virtual memory management, which needs no context, stays.
+    fn cuDevicePrimaryCtxReset_v2(raw: i32) {
+        let device = device(raw)?;
+        let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = work().primary[device];
+        name.into_iter().for_each(reset);
+        Ok(())
+    }
+
     /// Returns whether the context exists.
     fn cuDevicePrimaryCtxGetState(raw: i32, flags: Out<'_, u32>, active: Out<'_, i32>) {
         let (flags, active) = (given(flags, "flags")?, given(active, "active")?);
         let device = device(raw)?;
         flags.write(0);
-        active.write(work().primary[device].is_some().into());
+        let work = work();
+        let context = work.primary[device].and_then(|name| work.contexts.get(&name));
+        active.write(context.is_some_and(|context| context.failed != Some(Code::CONTEXT_IS_DESTROYED)).into());
         Ok(())
     }
 }

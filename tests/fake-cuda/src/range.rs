@@ -30,6 +30,7 @@ struct There {
     access: [u32; MAX_DEVICES],
     is_mapping: bool,
     imported: bool,
+    managed: bool,
 }
 
 impl State {
@@ -46,13 +47,22 @@ impl State {
                 access,
                 is_mapping: true,
                 imported: *imported,
+                managed: false,
             });
         }
         let (base, plain) = self.plain(at)?;
         let mut allowed = [access::NONE; MAX_DEVICES];
         allowed[plain.device] = access::READ_WRITE;
         let memory = Arc::clone(&plain.memory);
-        Some(There { base, size: plain.size, memory, access: allowed, is_mapping: false, imported: false })
+        Some(There {
+            base,
+            size: plain.size,
+            memory,
+            access: allowed,
+            is_mapping: false,
+            imported: false,
+            managed: plain.managed,
+        })
     }
 
     /// Returns whether a range is backed throughout by memory of one location.
@@ -104,9 +114,9 @@ impl There {
             2 => Value::Four(if device.is_some() { 2 } else { 1 }), // MEMORY_TYPE: device, host
             3 => Value::Eight(at),                                  // DEVICE_POINTER
             7 => Value::Eight(self.memory.identity),                // BUFFER_ID
-            8 => Value::Four(0),                                    // IS_MANAGED
+            8 => Value::Four(self.managed.into()),                  // IS_MANAGED
             9 => Value::Four(device.unwrap_or(0) as u32),           // DEVICE_ORDINAL
-            10 => Value::Four((!self.is_mapping).into()),           // IS_LEGACY_CUDA_IPC_CAPABLE
+            10 => Value::Four((!self.is_mapping && !self.managed).into()), // IS_LEGACY_CUDA_IPC_CAPABLE
             11 | 19 => Value::Eight(self.base),                     // RANGE_START_ADDR, MAPPING_BASE_ADDR
             12 | 18 => Value::Eight(self.size),                     // RANGE_SIZE, MAPPING_SIZE
             13 => Value::Four(1),                                   // MAPPED

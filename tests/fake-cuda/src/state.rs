@@ -64,9 +64,11 @@ pub(crate) struct Mapping {
     pub(crate) host: u32,
 }
 
-/// An allocation of `cuMemAlloc`; its first address is its key.
+/// An allocation of `cuMemAlloc` or `cuMemAllocManaged`; its first address is its key.
 pub(crate) struct Plain {
     pub(crate) size: u64,
+    /// Whether the CPU reaches it, too.
+    pub(crate) managed: bool,
     pub(crate) device: usize,
     pub(crate) context: usize,
     pub(crate) memory: Arc<Memory>,

@@ -30,6 +30,8 @@ pub(crate) fn meant(work: &mut Work, raw: usize) -> Answer<usize> {
         PER_THREAD => {
             let context = context::current(work)?;
             OWN.with_borrow_mut(|own| {
+                // A reset of the context has destroyed its streams.
+                own.retain(|_, stream| work.streams.contains_key(stream));
                 Ok(*own.entry(context).or_insert_with(|| work.new_stream(context, true, true)))
             })
         }

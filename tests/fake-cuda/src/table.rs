@@ -23,9 +23,11 @@ functions! {
     device: cuInit 2000, cuDriverGetVersion 2020, cuGetErrorName 6000, cuGetErrorString 6000,
         cuDeviceGetCount 2000, cuDeviceGet 2000, cuDeviceGetName 2000, cuDeviceGetUuid_v2 11040, cuDeviceTotalMem_v2 3020,
         cuDeviceGetAttribute 2000, cuDeviceCanAccessPeer 4000;
+    entry: cuGetProcAddress_v2 12000;
     context: cuCtxCreate_v2 3020, cuCtxDestroy_v2 4000, cuCtxPushCurrent_v2 4000, cuCtxPopCurrent_v2 4000,
         cuCtxSetCurrent 4000, cuCtxGetCurrent 4000, cuCtxGetDevice 2000, cuCtxSynchronize 2000;
-    primary: cuDevicePrimaryCtxRetain 7000, cuDevicePrimaryCtxRelease_v2 11000, cuDevicePrimaryCtxGetState 7000;
+    primary: cuDevicePrimaryCtxRetain 7000, cuDevicePrimaryCtxRelease_v2 11000, cuDevicePrimaryCtxGetState 7000,
+        cuDevicePrimaryCtxReset_v2 11000;
     stream: cuStreamCreate 2000, cuStreamCreateWithPriority 5050, cuStreamDestroy_v2 4000, cuStreamQuery 2000,
         cuStreamSynchronize 2000, cuStreamGetCtx 9020, cuStreamWaitEvent 3020;
     event: cuEventCreate 2000, cuEventDestroy_v2 4000, cuEventRecord 2000, cuEventQuery 2000,
@@ -43,8 +45,9 @@ functions! {
         cuPointerGetAttributes 7000;
     multicast: cuMulticastCreate 12010, cuMulticastAddDevice 12010, cuMulticastBindMem 12010,
         cuMulticastUnbind 12010, cuMulticastGetGranularity 12010;
-    plain: cuMemGetInfo_v2 3020, cuMemAlloc_v2 3020, cuMemFree_v2 3020;
-    pinned: cuMemHostAlloc 2020, cuMemFreeHost 2000, cuMemHostRegister_v2 6050, cuMemHostUnregister 4000;
+    plain: cuMemGetInfo_v2 3020, cuMemAlloc_v2 3020, cuMemAllocManaged 6000, cuMemFree_v2 3020;
+    pinned: cuMemHostAlloc 2020, cuMemFreeHost 2000, cuMemHostRegister_v2 6050, cuMemHostUnregister 4000,
+        cuMemHostGetDevicePointer_v2 3020;
     copy: cuMemcpyHtoD_v2 3020, cuMemcpyDtoH_v2 3020, cuMemcpyDtoD_v2 3020, cuMemcpyHtoDAsync_v2 3020,
         cuMemcpyDtoHAsync_v2 3020, cuMemcpyDtoDAsync_v2 3020, cuMemsetD8_v2 3020, cuMemsetD8Async 3020;
     module: cuModuleLoadData 2000, cuModuleLoadDataEx 2010, cuModuleUnload 2000, cuModuleGetFunction 2000,

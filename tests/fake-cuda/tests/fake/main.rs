@@ -20,6 +20,7 @@ mod misuse;
 mod multicast;
 mod pinned;
 mod profiler;
+mod programs;
 mod quirks;
 mod rig;
 mod team;
@@ -29,7 +30,7 @@ use child::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 
-const GROUPS: [(&str, &[Case]); 18] = [
+const GROUPS: [(&str, &[Case]); 19] = [
     ("quirks", quirks::CASES),
     ("misuse", misuse::CASES),
     ("events", events::CASES),
@@ -44,6 +45,7 @@ const GROUPS: [(&str, &[Case]); 18] = [
     ("calls", calls::CASES),
     ("unexpected", unexpected::CASES),
     ("profiler", profiler::CASES),
+    ("programs", programs::CASES),
     ("team::life", team::life::CASES),
     ("team::checks", team::checks::CASES),
     ("team::failures", team::failures::CASES),
