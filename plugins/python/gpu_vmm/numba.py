@@ -19,7 +19,7 @@ from .errors import Error, NotInstalled, OutOfMemory, Unsupported
 from .pool import Block, Pool
 
 _lock = Lock()
-_serving: Optional[_Pools] = None
+_serving: Optional[_Devices] = None
 
 # Freed memory is reused after a wait for the device. One wait serves this many bytes or this many blocks.
 _BYTES = 64 << 20
@@ -37,51 +37,76 @@ def _cuda() -> Any:
     return cuda
 
 
-class _Pools:
-    """The pools of the devices."""
+class _Served:
+    """The pool of a device, and its blocks that were freed and whose work may not be done: Numba names no stream.
 
-    def __init__(self, settings: Tuple[Optional[int], Optional[int]]) -> None:
-        self.settings = settings
-        self.backend = Backend("cuda")
-        self.pools: Dict[int, Pool] = {}
+    They belong to the device and not to a context: an array can outlive its context, which `numba.cuda.close()` ends.
+    """
 
-    def of(self, device: int) -> Pool:
-        with _lock:
-            pool = self.pools.get(device)
-            if pool is None:
-                budget, keep = self.settings
-                pool = self.pools[device] = self.backend.pool(device, budget, keep)
-            return pool
-
-
-class _Freed:
-    """The blocks of a context that were freed, and whose work may not be done: Numba names no stream."""
-
-    def __init__(self) -> None:
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
         self.lock = Lock()
-        self.blocks: List[Block] = []
-        self.deferred = 0
+        self.freed: List[Block] = []
+        self.deferring = 0
 
     def add(self, block: Block) -> None:
         # Also called by the garbage collector, at any place: it must not wait.
-        self.blocks.append(block)
+        self.freed.append(block)
 
     def is_much(self) -> bool:
-        blocks = list(self.blocks)
-        return self.deferred == 0 and (len(blocks) >= _BLOCKS or sum(block.size for block in blocks) >= _BYTES)
+        blocks = list(self.freed)
+        return self.deferring == 0 and (len(blocks) >= _BLOCKS or sum(block.size for block in blocks) >= _BYTES)
 
     def free(self, context: Any) -> bool:
         """Waits for the device and frees the blocks. Returns whether there were any."""
         with self.lock:
-            count = len(self.blocks)
+            count = len(self.freed)
             if count == 0:
                 return False
             # Before a block leaves the list: those that are added meanwhile wait for the next time.
-            context.synchronize()
-            ended, self.blocks[:count] = self.blocks[:count], []
+            with _current(context):
+                context.synchronize()
+            ended, self.freed[:count] = self.freed[:count], []
         for block in ended:
             block.free(force=True)
         return True
+
+    @contextlib.contextmanager
+    def defer(self) -> Iterator[None]:
+        with self.lock:
+            self.deferring += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.deferring -= 1
+
+
+@contextlib.contextmanager
+def _current(context: Any) -> Iterator[None]:
+    # `numba.cuda.close()` resets the contexts when the thread has none, and the driver waits for the thread's only.
+    context.push()
+    try:
+        yield
+    finally:
+        context.pop()
+
+
+class _Devices:
+    """What serves the devices."""
+
+    def __init__(self, settings: Tuple[Optional[int], Optional[int]]) -> None:
+        self.settings = settings
+        self.backend = Backend("cuda")
+        self.served: Dict[int, _Served] = {}
+
+    def of(self, device: int) -> _Served:
+        with _lock:
+            served = self.served.get(device)
+            if served is None:
+                budget, keep = self.settings
+                served = self.served[device] = _Served(self.backend.pool(device, budget, keep))
+            return served
 
 
 @functools.lru_cache(maxsize=None)
@@ -91,34 +116,34 @@ def _manager() -> Any:
     base: Any = cuda.HostOnlyCUDAMemoryManager
 
     class MemoryManager(base):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self.freed = _Freed()
-
         @property
         def interface_version(self) -> int:
             return 1
+
+        @property
+        def _served(self) -> _Served:
+            return _devices().of(int(self.context.device.id))
 
         def initialize(self) -> None:
             """Does nothing: the pool of a device is created with its first block."""
 
         def memalloc(self, size: int) -> Any:
-            pool = _pools().of(int(self.context.device.id))
-            if self.freed.is_much():
-                self.freed.free(self.context)
+            served = self._served
+            if served.is_much():
+                served.free(self.context)
             try:
-                block = pool.alloc(size)
+                block = served.pool.alloc(size)
             except OutOfMemory:
-                if self.freed.deferred or not self.freed.free(self.context):
+                if served.deferring or not served.free(self.context):
                     raise
-                block = pool.alloc(size)
+                block = served.pool.alloc(size)
             block._lent = "an array of Numba"  # taking its memory away needs force=True
             # The finalizer, and not this object: a pointer may outlive its context.
-            free = functools.partial(self.freed.add, block)
+            free = functools.partial(served.add, block)
             return cuda.MemoryPointer(weakref.proxy(self.context), ctypes.c_void_p(block.address), size, finalizer=free)
 
         def get_memory_info(self) -> Any:
-            free, total = _pools().backend.memory(int(self.context.device.id))
+            free, total = _devices().backend.memory(int(self.context.device.id))
             return cuda.MemoryInfo(free=free, total=total)
 
         def get_ipc_handle(self, memory: Any) -> Any:
@@ -128,17 +153,15 @@ def _manager() -> Any:
             )
 
         def reset(self) -> None:
-            super().reset()
-            self.freed.free(self.context)
+            # Page-locked memory too: freeing it may need the context.
+            with _current(self.context):
+                super().reset()
+                self._served.free(self.context)
 
         @contextlib.contextmanager
         def defer_cleanup(self) -> Iterator[None]:
-            with super().defer_cleanup():
-                self.freed.deferred += 1
-                try:
-                    yield
-                finally:
-                    self.freed.deferred -= 1
+            with super().defer_cleanup(), self._served.defer():
+                yield
 
     return MemoryManager
 
@@ -150,10 +173,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _pools() -> _Pools:
+def _devices() -> _Devices:
     global _serving
     if _serving is None:
-        _serving = _Pools((None, None))
+        _serving = _Devices((None, None))
     return _serving
 
 
@@ -177,7 +200,7 @@ def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsInd
     if _serving is not None and _serving.settings != settings:
         raise Error(f"enable: Numba is already served with (budget, keep) = {_serving.settings}")
     if _serving is None:
-        _serving = _Pools(settings)
+        _serving = _Devices(settings)
     cuda.set_memory_manager(_manager())
 
 
@@ -186,4 +209,4 @@ def pool(device: Optional[SupportsIndex] = None) -> Pool:
     if _serving is None:
         raise Error("pool: Numba is not served by gpu-vmm; call gpu_vmm.numba.enable() first")
     number = int(_cuda().current_context().device.id) if device is None else int(device)
-    return _serving.of(number)
+    return _serving.of(number).pool
