@@ -34,6 +34,10 @@ pub(crate) struct Arguments {
     #[arg(long, global = true)]
     pub(crate) long: bool,
 
+    /// Runs the suite and the plug-ins on one version of HIP alone: number N, counted around
+    #[arg(long, global = true, value_name = "N")]
+    pub(crate) hip_turn: Option<usize>,
+
     /// Fails if NVIDIA's own library cannot be set up
     #[arg(long, global = true)]
     pub(crate) require_nvidia: bool,

@@ -30,6 +30,8 @@ pub(crate) struct Layout {
     pub(crate) nvidia_required: bool,
     /// Whether the suite also runs on simulated machines on which it shows little more.
     pub(crate) long: bool,
+    /// The number of the only version of HIP on which the suite and the plug-ins run.
+    hip_turn: Option<usize>,
 }
 
 impl Layout {
@@ -44,7 +46,8 @@ impl Layout {
         let required = arguments.require_hip || named.is_some();
         let (update, nvidia_required) = (arguments.update, arguments.require_nvidia);
         let elsewhere = arguments.folder.is_some();
-        Ok(Self { root, elsewhere, named, update, required, nvidia_required, long: arguments.long })
+        let (long, hip_turn) = (arguments.long, arguments.hip_turn);
+        Ok(Self { root, elsewhere, named, update, required, nvidia_required, long, hip_turn })
     }
 
     pub(crate) fn logs(&self) -> PathBuf {
@@ -62,6 +65,14 @@ impl Layout {
     /// Sets up every available version. Returns each runtime, or why it could not be set up.
     pub(crate) fn runtimes(&self) -> Vec<Named> {
         self.found().unwrap_or_else(|trouble| vec![("HIP".to_owned(), Err(trouble))])
+    }
+
+    /// Returns those of all versions on which the suite and the plug-ins run.
+    pub(crate) fn chosen<'a>(&self, runtimes: &'a [Runtime]) -> &'a [Runtime] {
+        match self.hip_turn.and_then(|turn| turn.checked_rem(runtimes.len())) {
+            Some(place) => &runtimes[place..=place],
+            None => runtimes,
+        }
     }
 
     /// Returns the newest version that is `wanted`, or the newest of all; sets it up if necessary. Looks for no newer

@@ -116,6 +116,7 @@ impl TestDriver<'_> {
 
 /// Runs all of them; a failure is a row of the table.
 pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) -> Answer {
+    let runtimes = layout.chosen(runtimes);
     let library = cargo::c_library()?;
     let folder = cargo::workspace()?.join("plugins");
     check_symbols(&library, &folder.join("c/abi.txt"))?;

@@ -69,9 +69,10 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summ
     let programs = cargo::test_programs(&SUITES.map(|suite| suite.target))?;
     cargo::simulator(&layout.simulator())?;
     fs::create_dir_all(layout.logs()).doing(|| layout.logs().display().to_string())?;
-    let mut jobs = Vec::new();
-    for (place, runtime) in runtimes.iter().enumerate() {
-        let is_newest = place + 1 == runtimes.len();
+    let (mut jobs, chosen) = (Vec::new(), layout.chosen(runtimes));
+    for runtime in runtimes {
+        let is_chosen = chosen.iter().any(|one| one.version == runtime.version);
+        let is_newest = chosen.last().is_some_and(|last| last.version == runtime.version);
         let lacking = runtime.not_simulated(&layout.simulator())?;
         if !lacking.is_empty() {
             eprintln!(
@@ -83,7 +84,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summ
         for machine in &MACHINES {
             // The need for a second GPU does not depend on the version: the long suite has one GPU on one version only.
             let for_all = machine.lacks.is_empty() && (machine.gpus > 1 || (is_newest && layout.long));
-            let runs = |suite: &&Suite| for_all || suite.target == "hip";
+            let runs = |suite: &&Suite| (for_all && is_chosen) || suite.target == "hip";
             for suite in SUITES.iter().filter(runs) {
                 let mut job = job(layout, runtime, machine, suite, &programs, filter);
                 if suite.target == "conformance" && (machine.gpus == 1 || !(is_newest || layout.long)) {
@@ -92,7 +93,9 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summ
                 jobs.push(job);
             }
         }
-        jobs.push(without_virtual_memory(layout, runtime, &programs["conformance"], filter));
+        if is_chosen {
+            jobs.push(without_virtual_memory(layout, runtime, &programs["conformance"], filter));
+        }
     }
     run_all(jobs, filter, summary)
 }
