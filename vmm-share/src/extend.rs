@@ -40,6 +40,12 @@ pub fn receive<M: DeserializeOwned>(channel: &mut Channel, wait: &Wait) -> Resul
     channel.receive_as(wait)
 }
 
+/// Returns the inode of a process, which no other process of this system ever has, from a pidfd. `None` before Linux 6.9.
+#[must_use]
+pub fn process_inode(pidfd: BorrowedFd<'_>) -> Option<u64> {
+    crate::pidfd::inode_of(pidfd).ok().flatten()
+}
+
 /// Returns what another process needs to go on with a channel, beside the socket; `None` if the channel accepts no more messages. Only one
 /// of the two may go on.
 #[must_use]

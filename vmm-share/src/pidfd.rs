@@ -36,16 +36,23 @@ pub(crate) enum Identity {
 
 impl Identity {
     fn of(operation: Operation, pid: u32, pidfd: BorrowedFd<'_>) -> Result<Self> {
-        /// The file system of pidfds. Earlier kernels give all of them one inode.
-        const PIDFS: i64 = 0x5049_4446;
-        let failed = |call, errno| failed(operation, call, errno, format!("the pidfd of process {pid}"));
-        let system = fstatfs(pidfd).map_err(|errno| failed("fstatfs", errno))?;
-        #[allow(clippy::unnecessary_cast)] // its type differs between architectures
-        if system.f_type as i64 != PIDFS {
-            return start_time(operation, pid).map(Self::StartTime);
+        let failed = |errno| failed(operation, "fstat", errno, format!("the pidfd of process {pid}"));
+        match inode_of(pidfd).map_err(failed)? {
+            Some(inode) => Ok(Self::Inode(inode)),
+            None => start_time(operation, pid).map(Self::StartTime),
         }
-        fstat(pidfd).map(|found| Self::Inode(found.st_ino)).map_err(|errno| failed("fstat", errno))
     }
+}
+
+/// Returns the inode of a process, which no other process of this system ever has, from a pidfd. `None` before Linux 6.9.
+pub(crate) fn inode_of(pidfd: BorrowedFd<'_>) -> rustix::io::Result<Option<u64>> {
+    /// The file system of pidfds. Earlier kernels give all of them one inode.
+    const PIDFS: i64 = 0x5049_4446;
+    #[allow(clippy::unnecessary_cast)] // its type differs between architectures
+    if fstatfs(pidfd)?.f_type as i64 != PIDFS {
+        return Ok(None);
+    }
+    fstat(pidfd).map(|found| Some(found.st_ino))
 }
 
 impl fmt::Display for Identity {

@@ -7,9 +7,9 @@ use super::program::Program;
 use crate::protocol::{ClientInfo, LeaseKind};
 use gpu_vmm_core::Backend;
 use gpu_vmm_share::Channel;
+use gpu_vmm_share::extend::process_inode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{fstat, fstatfs};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -214,14 +214,7 @@ pub(super) fn info<B: Backend>(connection: &Connection<B>, lingers: bool) -> Opt
 /// Returns true if two descriptors are of one process, which has not ended. The number of a process that is not in this process's
 /// namespace is 0.
 pub(super) fn is_same_process((one, first): (&OwnedFd, u32), (other, second): (&OwnedFd, u32)) -> bool {
-    /// The file system of pidfds from Linux 6.9 on, in which each process has an inode.
-    const PIDFS: i64 = 0x5049_4446;
-    #[allow(clippy::unnecessary_cast)] // its type differs between architectures
-    let inode = |process: &OwnedFd| {
-        let system = fstatfs(process).ok().filter(|system| system.f_type as i64 == PIDFS);
-        system.and_then(|_| fstat(process).ok()).map(|found| found.st_ino)
-    };
-    match (inode(one), inode(other)) {
+    match (process_inode(one.as_fd()), process_inode(other.as_fd())) {
         (Some(one), Some(other)) => one == other,
         _ => first == second && first != 0 && !has_ended(one),
     }
