@@ -346,4 +346,6 @@ fn is_timed_out(error: &gpu_vmm_core::Error) -> bool {
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod queue_tests;
+#[cfg(test)]
 mod tests;

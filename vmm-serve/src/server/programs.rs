@@ -204,7 +204,12 @@ impl<B: Backend> Server<B> {
 
     fn held_by_user(&self, user: u32, place: &Arc<Book>) -> u64 {
         let is_there = |region: &&Region<B>| Arc::ptr_eq(&self.books.of(&region.properties), place);
-        let regions = self.regions.0.values().filter(|region| region.owner == user);
+        // A new region that waits for its memory is a request, and has none.
+        let waits = |region: &Region<B>| {
+            let writer = region.writer.filter(|_| region.epoch == 0);
+            writer.and_then(|id| self.connections.get(&id)?.waits()).is_some()
+        };
+        let regions = self.regions.0.values().filter(|region| region.owner == user && !waits(region));
         let regions: u64 = regions.filter(is_there).map(|region| region.size).sum();
         regions + self.granted(place, |other| other == user)
     }
