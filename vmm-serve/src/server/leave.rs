@@ -82,6 +82,7 @@ impl<B: Backend> Server<B> {
     pub(super) fn end(&mut self, id: u64) {
         self.give_up(id);
         let Some(mut connection) = self.connections.remove(&id) else { return };
+        self.has_ended = true;
         let has_released = connection.has_released();
         let info = info(&connection, true);
         let Connection { peer, role, channel, .. } = connection;

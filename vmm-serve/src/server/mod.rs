@@ -96,6 +96,8 @@ pub struct Server<B: Backend> {
     next: u64,
     /// The connection whose handle was created last.
     worked: u64,
+    /// True if a connection has ended since requests for memory were served last: they may have room now.
+    has_ended: bool,
     /// No connection is accepted before this.
     paused: Option<Instant>,
     /// When it began, without a state.
@@ -125,6 +127,7 @@ impl<B: Backend> Server<B> {
             closing: Vec::new(),
             next: 1,
             worked: 0,
+            has_ended: false,
             paused: None,
             began: Instant::now(),
             is_again: false,
@@ -172,6 +175,9 @@ impl<B: Backend> Server<B> {
 
     /// Returns the time until the server must act by itself.
     fn next_wait(&self, wait: Duration) -> Duration {
+        if self.has_ended {
+            return Duration::ZERO;
+        }
         let now = Instant::now();
         let mut wait = wait;
         let mut until = |at: Instant| wait = wait.min(at.saturating_duration_since(now));

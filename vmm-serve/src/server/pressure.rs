@@ -68,14 +68,18 @@ impl<B: Backend> Server<B> {
 
     /// Serves the requests that wait, as far as there is memory, and asks for more.
     pub(super) fn press(&mut self) {
+        self.has_ended = false;
         self.note_late();
         let waiting = self.connections.values().filter_map(Connection::waits);
         let mut places: Vec<DeviceId> = waiting.map(|waits| waits.place).collect();
         places.sort_unstable();
         places.dedup();
         for place in places {
-            let blocked = self.serve(place);
-            self.refuse_late(place, &blocked);
+            // What waits behind a request that is refused may have room.
+            while {
+                let blocked = self.serve(place);
+                self.refuse_late(place, &blocked)
+            } {}
         }
     }
 
@@ -230,14 +234,15 @@ impl<B: Backend> Server<B> {
         }
     }
 
-    /// Refuses requests whose time is over, after a whole round for them.
-    fn refuse_late(&mut self, place: DeviceId, blocked: &BTreeSet<u64>) {
+    /// Refuses requests whose time is over, after a whole round for them. Returns true if there was one.
+    fn refuse_late(&mut self, place: DeviceId, blocked: &BTreeSet<u64>) -> bool {
         let (now, ended) = (Instant::now(), self.pressure(place).ended);
         let late = self.waiting(place).map(|(id, waits)| (id, waits.wanted)).filter(|(id, wanted)| {
             let is_tried = if blocked.contains(id) { wanted.was_in_vain } else { ended > wanted.rounds };
             wanted.until <= now && is_tried
         });
         let late: Vec<(u64, Wanted)> = late.map(|(id, wanted)| (id, wanted.clone())).collect();
+        let is_any = !late.is_empty();
         for (id, wanted) in late {
             let book = self.books.at(place);
             let room = self.room(place, &book);
@@ -254,6 +259,7 @@ impl<B: Backend> Server<B> {
             }
             connection.put(Reply::Budget { number: wanted.number, granted: Err(why) });
         }
+        is_any
     }
 
     /// Returns when the server must act for programs that wait.

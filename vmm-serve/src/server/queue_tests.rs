@@ -7,6 +7,8 @@ use crate::protocol::{Join, Request};
 use gpu_vmm_core::Bytes;
 use gpu_vmm_share::Channel;
 
+const LONG: Duration = Duration::from_secs(60);
+
 fn limits(budget: u64) -> ServerOptions {
     ServerOptions { budget: Some(Bytes(budget * UNIT)), ..ServerOptions::default() }
 }
@@ -71,4 +73,51 @@ fn a_region_that_waits_counts_once() {
     let user = creator.peer().uid;
     let book = served.server.books.at(DeviceId(0));
     assert_eq!(served.server.room_of_user(user, &book), 0);
+}
+
+/// The program leaves at the moment in which the server sends it a question.
+#[test]
+fn memory_of_a_program_that_leaves_goes_to_who_waits() {
+    let mut served = Served::new(limits(20));
+    let mut holds = program(&mut served, 18);
+    let mut wants = program(&mut served, 0);
+    reserve(&mut wants, 10, 60_000);
+    // As in a step, in which the program ends after poll.
+    served.server.poll(Duration::ZERO).unwrap();
+    let waits: Vec<u64> = served.server.connections.keys().copied().collect();
+    waits.into_iter().for_each(|id| served.server.receive(id));
+    say(&mut holds, &Request::Release);
+    drop(holds);
+    served.server.press();
+    served.server.send_all();
+    assert_eq!(served.server.programs().count(), 1);
+    // The server has nothing to wait for.
+    let wait = served.server.next_wait(LONG);
+    served.server.step(wait.min(Duration::from_millis(20))).unwrap();
+    let reply = hear(&mut wants);
+    assert!(matches!(reply, Some(Reply::Budget { granted: Ok(_), .. })), "{reply:?}, and waits {wait:?}");
+    assert_eq!(wait, Duration::ZERO);
+}
+
+/// The first request has waited long enough while a program does not answer. There is room for the next one.
+#[test]
+fn what_waits_behind_a_refused_request_is_served() {
+    let mut served = Served::new(limits(20));
+    let mut holds = program(&mut served, 8);
+    let mut first = program(&mut served, 0);
+    reserve(&mut first, 16, 300);
+    served.run();
+    // A round in vain, and another one, in which it does not answer.
+    give(&mut served, &mut holds, 0);
+    give(&mut served, &mut holds, 0);
+    let mut next = program(&mut served, 0);
+    reserve(&mut next, 4, 60_000);
+    let since = Instant::now();
+    while hear(&mut first).is_none() {
+        assert!(since.elapsed() < Duration::from_secs(5));
+        served.server.step(Duration::from_millis(10)).unwrap();
+    }
+    let wait = served.server.next_wait(LONG);
+    let reply = hear(&mut next);
+    assert!(matches!(reply, Some(Reply::Budget { granted: Ok(_), .. })), "{reply:?}, and waits {wait:?}");
 }

@@ -128,6 +128,8 @@ impl<B: Backend> Server<B> {
         let mut server = Self::new(backend, listener, options);
         (server.books, server.layouts, server.regions) = (books, of_layouts, regions);
         (server.connections, server.lingering, server.next) = (connections, lingering, state.next);
+        // Some connections may have ended when the other server handed over.
+        server.has_ended = true;
         Ok(server)
     }
 }
