@@ -264,11 +264,11 @@ impl<B: Backend> Server<B> {
 
     /// Returns when the server must act for programs that wait.
     pub(super) fn press_at(&self) -> Option<Instant> {
+        let (now, settles) = (Instant::now(), self.settles_until());
         let waiting = self.connections.values().filter_map(Connection::waits).flat_map(|waits| {
             let paused = self.pressures.get(&waits.place).and_then(|pressure| pressure.paused);
-            let now = Instant::now();
-            // A wait that is over goes on until the round ends.
-            [paused, Some(waits.wanted.until).filter(|until| *until > now), self.settles_until()]
+            // A wait that is over goes on until the round ends. There are no rounds before the server has settled.
+            [settles.or(paused), Some(waits.wanted.until).filter(|until| *until > now)]
         });
         let asked =
             self.programs().filter_map(|(_, _, program)| program.asked.filter(|asked| !asked.is_late));

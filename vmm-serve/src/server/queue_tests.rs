@@ -121,3 +121,25 @@ fn what_waits_behind_a_refused_request_is_served() {
     let reply = hear(&mut next);
     assert!(matches!(reply, Some(Reply::Budget { granted: Ok(_), .. })), "{reply:?}, and waits {wait:?}");
 }
+
+/// Until pools are back that an earlier server knew, nothing is granted.
+#[test]
+fn a_server_that_settles_waits_for_it() {
+    let mut served = Served::new(limits(20));
+    let mut wants = program(&mut served, 0);
+    let _region = creator(&mut served, 1, 12);
+    reserve(&mut wants, 10, 60_000);
+    served.run();
+    let device = served.server.backend.devices()[0].uuid.unwrap();
+    let mut back = newest(&mut served);
+    say(&mut back, &Request::Join(Join { name: "b".to_owned(), device, priority: 0, holds: 2 * UNIT }));
+    served.run();
+    assert_eq!(hear(&mut back), Some(Reply::Joined));
+    let mut steps = 0;
+    while served.server.settles_until().is_some() {
+        let wait = served.server.next_wait(LONG);
+        served.server.step(wait).unwrap();
+        steps += 1;
+    }
+    assert!(steps < 20, "{steps} steps");
+}
