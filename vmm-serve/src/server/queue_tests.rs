@@ -3,6 +3,7 @@
 
 use super::tests::{Served, UNIT, hear, say};
 use super::*;
+use crate::ServeError;
 use crate::protocol::{Join, Request};
 use gpu_vmm_core::Bytes;
 use gpu_vmm_share::Channel;
@@ -142,4 +143,22 @@ fn a_server_that_settles_waits_for_it() {
         steps += 1;
     }
     assert!(steps < 20, "{steps} steps");
+}
+
+/// A writer whose region is dropped meanwhile needs nothing of the programs.
+#[test]
+fn nobody_gives_for_a_region_that_was_dropped() {
+    let mut served = Served::new(limits(20));
+    let mut program = program(&mut served, 18);
+    let mut creator = creator(&mut served, 1, 7);
+    let mut drops = newest(&mut served);
+    say(&mut drops, &Request::Drop { name: "r1".to_owned() });
+    served.run();
+    assert_eq!(hear(&mut drops), Some(Reply::Done));
+    let reply = hear(&mut creator);
+    assert!(matches!(reply, Some(Reply::Refused(ServeError::Dropped { .. }))), "{reply:?}");
+    give(&mut served, &mut program, 0);
+    std::thread::sleep(Duration::from_millis(300));
+    served.run();
+    assert_eq!(hear(&mut program), None);
 }

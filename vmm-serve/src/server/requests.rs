@@ -247,8 +247,16 @@ impl<B: Backend> Server<B> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let region = self.regions.0.get(name).ok_or_else(|| not_found(name))?;
         region.check_drop(name, &connection.peer)?;
+        let writer = region.writer;
         self.regions.0.remove(name);
         connection.put(Reply::Done);
+        // Programs need not give memory for it.
+        let lease = writer.and_then(|writer| self.connections.get_mut(&writer)?.lease_mut());
+        if let (Some(writer), Some(job)) =
+            (writer, lease.and_then(|lease| lease.job.take_if(|job| job.lacks.is_some())))
+        {
+            self.job_failed(writer, &job, ServeError::Dropped { name: name.to_owned() });
+        }
         Ok(())
     }
 }
