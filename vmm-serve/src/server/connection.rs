@@ -1,7 +1,7 @@
 //! One client: its channel, what it wants, and the messages that it has not received yet.
 
 use super::books::{Handle, place_of};
-use super::job::Job;
+use super::job::{Job, Plan};
 use super::peer::Peer;
 use super::program::{Program, Waits, Wanted};
 use super::region::{Layout, Waiting};
@@ -241,7 +241,8 @@ impl<B: Backend> Connection<B> {
             Role::Leases(lease) => {
                 let job = lease.job.as_ref()?;
                 let place = place_of(&job.properties);
-                Some(Waits { wanted: job.lacks.as_ref()?, place, priority: 0, has_memory: false })
+                let has_memory = matches!(job.plan, Plan::Renewal(_));
+                Some(Waits { wanted: job.lacks.as_ref()?, place, priority: 0, has_memory })
             }
             _ => None,
         }

@@ -86,7 +86,8 @@ impl<B: Backend> Server<B> {
     /// Serves the requests of a device in their order, and asks for one of those that it has no room for. Returns these.
     ///
     /// A request that the device, or the limit of its user, has no room for lets later ones wait. Once a whole round has been in vain for it,
-    /// requests of programs that have memory are served all the same: what it waits for may be theirs, and come back only when they go on.
+    /// requests of programs and regions that have memory are served all the same: what it waits for may be theirs, and come back only when
+    /// they go on.
     fn serve(&mut self, place: DeviceId) -> BTreeSet<u64> {
         let mut blocked = Vec::new();
         if self.settles_until().is_some() {

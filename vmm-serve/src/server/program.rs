@@ -47,7 +47,7 @@ pub(super) struct Waits<'a> {
     pub(super) wanted: &'a Wanted,
     pub(super) place: DeviceId,
     pub(super) priority: i8,
-    /// True for a program that has a part of the budget.
+    /// True for a program that has a part of the budget, and for the writer of a region that has memory.
     pub(super) has_memory: bool,
 }
 

@@ -162,3 +162,23 @@ fn nobody_gives_for_a_region_that_was_dropped() {
     served.run();
     assert_eq!(hear(&mut program), None);
 }
+
+/// A program waits for long, and for more than others can give. The region goes on: what it waits for may be the region's.
+#[test]
+fn renewals_pass_a_request_in_vain() {
+    let mut served = Served::new(limits(20));
+    let mut writer = creator(&mut served, 1, 6);
+    say(&mut writer, &Request::Commit { layout: false });
+    served.run();
+    let mut wants = program(&mut served, 0);
+    reserve(&mut wants, 18, 3_600_000);
+    served.run();
+    say(&mut writer, &Request::Renew { first: 0, count: 1 });
+    served.run();
+    while let Some(reply) = hear(&mut writer) {
+        if matches!(reply, Reply::Renewed { .. }) {
+            return;
+        }
+    }
+    panic!("the renewal waits");
+}
