@@ -65,7 +65,7 @@ impl<B: Backend> Server<B> {
             job.begin(size);
         } else {
             let wanted = self.wanted(place, owner, (size, size));
-            job.lacks = Some(Wanted { until: wanted.since + self.options.answer_within, ..wanted });
+            job.lacks = Some(Wanted { until: wanted.since + self.options.to_answer(), ..wanted });
         }
         Ok(job)
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct ServerOptions {
     /// The memory that regions and programs may have together, on each device and on the host: the memory of earlier epochs that clients
-    /// still use, and what programs may create by themselves. By default regions have no limit, and programs the device's memory.
+    /// still use, and what programs may create by themselves. By default the device's memory, and no limit on the host.
     ///
     /// Contexts and other code of the programs take memory of a device too: leave room for them.
     pub budget: Option<Bytes>,
@@ -45,6 +45,12 @@ impl Default for ServerOptions {
 impl ServerOptions {
     pub(super) fn limit_of_user(&self, user: u32) -> Option<Bytes> {
         self.user_limits.get(&user).copied().or(self.user_limit)
+    }
+
+    /// Returns the time in which a program answers, which the clock can add.
+    pub(super) fn to_answer(&self) -> Duration {
+        const MOST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+        self.answer_within.min(MOST)
     }
 
     pub(super) fn clients_per_user(&self) -> usize {

@@ -199,7 +199,7 @@ impl<B: Backend> Server<B> {
                 Some(other) => {
                     let sleeps = pressure.sleeps;
                     pressure.asked.insert(other);
-                    let (ask, until) = (self.number(), now + self.options.answer_within);
+                    let (ask, until) = (self.number(), now + self.options.to_answer());
                     let Some(connection) = self.connections.get_mut(&other) else { return };
                     if let Some(program) = connection.program_mut() {
                         program.asked = Some(OpenQuestion { ask, until, is_late: false });

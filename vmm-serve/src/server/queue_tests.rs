@@ -182,3 +182,13 @@ fn renewals_pass_a_request_in_vain() {
     }
     panic!("the renewal waits");
 }
+
+/// A duration that the clock cannot add.
+#[test]
+fn programs_can_have_endless_time_to_answer() {
+    let mut served = Served::new(ServerOptions { answer_within: Duration::MAX, ..limits(20) });
+    let mut program = program(&mut served, 18);
+    let mut creator = creator(&mut served, 1, 7);
+    assert_eq!(give(&mut served, &mut program, 5), 5);
+    assert!(matches!(hear(&mut creator), Some(Reply::Granted { .. })));
+}

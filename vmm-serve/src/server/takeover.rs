@@ -87,7 +87,7 @@ impl<B: Backend> Server<B> {
             backend: &backend,
             exchange,
             books: &books,
-            to_answer: options.answer_within,
+            to_answer: options.to_answer(),
             handles,
             layouts,
         };
