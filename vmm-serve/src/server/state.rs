@@ -9,7 +9,7 @@ use gpu_vmm_share::manifest::{MemoryKind, SharedPiece};
 use serde::{Deserialize, Serialize};
 
 /// The version of these types. Every change increments it.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// The limit of an encoded state, in bytes.
 pub(super) const MAX_BYTES: u64 = 1 << 30;
