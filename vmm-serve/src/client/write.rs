@@ -42,6 +42,9 @@ impl<B: Backend> Lease<B> {
     ) -> Result<Range<Bytes>> {
         let operation = Operation::RenewMemory;
         self.check_writer(operation)?;
+        // After a commit without a reply, what was new is read-only.
+        self.exchange.operation = operation;
+        self.exchange.check_in_step()?;
         let Some((first, count)) = self.touching(offset, length) else {
             let limit = self.region.end();
             let range = OffsetRange { offset, length };

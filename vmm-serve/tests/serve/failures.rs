@@ -5,6 +5,7 @@ use gpu_vmm_core::{Backend, Bytes, Operation};
 use gpu_vmm_serve::{Client, Lease, LeaseEvent, RenewContents, ServeError, ServerOptions};
 use gpu_vmm_testkit::FaultInject;
 use gpu_vmm_testkit::forked::Child;
+use rustix::process::{Pid, Signal, kill_process};
 use std::time::Duration;
 
 /// More handles than one message has.
@@ -118,4 +119,21 @@ fn failed_epoch_ends_with_its_lease() {
     assert!(have_all(&lease, 1) && lease.epoch() == 1);
     drop(lease);
     assert_eq!(server.idle().held, SIZE.0);
+}
+
+/// The server ends before it replies to a commit. What was new may be the epoch, and is not promised to be writable again.
+#[test]
+fn nothing_is_renewed_after_a_commit_without_a_reply() {
+    let server = ServerProcess::start();
+    let mut lease = server.client().create("a", UNIT, &options()).unwrap();
+    let id = Pid::from_raw(server.id() as i32).unwrap();
+    kill_process(id, Signal::STOP).unwrap();
+    std::thread::scope(|scope| {
+        let commit = scope.spawn(|| lease.commit(None));
+        std::thread::sleep(Duration::from_millis(100));
+        drop(server);
+        commit.join().unwrap().unwrap_err();
+    });
+    let renewed = lease.renew(Bytes(0), UNIT, RenewContents::Undefined, idle());
+    assert!(renewed.is_err() || lease.region_mut().fill(Bytes(0), UNIT, 1).is_ok(), "{renewed:?}");
 }
