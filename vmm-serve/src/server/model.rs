@@ -62,10 +62,10 @@ fn request_of_program(random: &mut Random, served: &Served) -> Request {
 }
 
 /// Returns a request to join, mostly a right one.
-fn join(random: &mut Random, served: &Served) -> Request {
+fn join(random: &mut Random, served: &Served, user: u32) -> Request {
     let device = served.server.backend.devices()[0].uuid.unwrap();
     let device = if random.below(20) == 0 { DeviceUuid([7; 16]) } else { device };
-    let name = if random.below(20) == 0 { String::new() } else { format!("p{}", random.below(2)) };
+    let name = if random.below(20) == 0 { String::new() } else { format!("p{}-{user}", random.below(2)) };
     Request::Join(Join { name, device, priority: random.below(256) as u8 as i8, holds: size(random) })
 }
 
@@ -85,7 +85,18 @@ fn request(random: &mut Random, served: &Served, has_lease: bool) -> Request {
         0..4 => {
             let size = number(random, 5).wrapping_mul(if random.below(10) == 0 { 1 } else { UNIT });
             let address = number(random, 64).wrapping_mul(UNIT).wrapping_add(1 << 40);
-            served.creation(&name, address, size, number(random, 2).wrapping_mul(UNIT))
+            match served.creation(&name, address, size, number(random, 2).wrapping_mul(UNIT)) {
+                Request::Create(mut create) => {
+                    create.mode = crate::Mode::new(0o666).unwrap();
+                    if random.below(8) == 0 {
+                        let own = gpu_vmm_core::Properties::on(DeviceId(0));
+                        create.kind =
+                            gpu_vmm_core::Properties { location: gpu_vmm_core::Location::Host, ..own }.into();
+                    }
+                    Request::Create(create)
+                }
+                other => other,
+            }
         }
         4..9 => {
             let kind = if random.below(2) == 0 { LeaseKind::Read } else { LeaseKind::Write };
@@ -117,6 +128,7 @@ struct Client {
     reads: bool,
     has_lease: bool,
     is_program: bool,
+    user: u32,
 }
 
 /// Checks the books against what is there.
@@ -163,9 +175,105 @@ fn check(server: &Server<HostBackend>) {
         let wanted = program.wants.as_ref().map_or(0, |wanted| wanted.least);
         assert!(wanted <= PROGRAM - program.grant.left(), "{program:?}");
     }
+    check_queue(server);
     let held = server.books.held();
     assert_eq!(held, alive.values().sum::<u64>() + promised + granted);
-    assert!(held <= BUDGET && server.named(None) <= held, "{held:#x}, {:#x} named", server.named(None));
+    assert!(server.named(None) <= held, "{held:#x}, {:#x} named", server.named(None));
+    for place in [DeviceId(0), DeviceId::HOST] {
+        assert!(server.books.at(place).held() <= BUDGET);
+    }
+}
+
+/// What a user has, with the limit.
+fn of_user(server: &Server<HostBackend>, user: u32, place: DeviceId) -> (u64, u64) {
+    let book = server.books.at(place);
+    let mut has = 0;
+    for (name, region) in &server.regions.0 {
+        if region.owner != user || books::place_of(&region.properties) != place {
+            continue;
+        }
+        let waits = server.connections.values().filter(|one| one.waits().is_some()).any(|one| {
+            one.lease().is_some_and(|lease| lease.name == *name && lease.region == region.id)
+                && region.epoch == 0
+        });
+        has += if waits { 0 } else { region.size };
+    }
+    has += server.granted(&book, |other| other == user);
+    (has, server.options.limit_of_user(user).map_or(u64::MAX, |limit| limit.0))
+}
+
+/// Checks that what comes first waits for a reason.
+fn check_queue(server: &Server<HostBackend>) {
+    let now = Instant::now();
+    for place in [DeviceId(0), DeviceId::HOST] {
+        for user in [1, 2, 3] {
+            let (has, limit) = of_user(server, user, place);
+            assert!(has <= limit, "user {user} has {has:#x} of {limit:#x}");
+        }
+        let mut waiting: Vec<_> =
+            server.waiting(place).map(|(id, waits)| ((waits.order(now), id), waits.wanted.clone())).collect();
+        waiting.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        let Some((_, first)) = waiting.first() else { continue };
+        let (has, limit) = of_user(server, first.user, place);
+        let room = (BUDGET - server.books.at(place).held()).min(limit.saturating_sub(has));
+        let wait = server.next_wait(Duration::from_secs(3600));
+        let settles = server.settles_until().is_some();
+        assert!(first.least > room || wait.is_zero() || settles, "{first:?} with {room:#x} waits {wait:?}");
+        // It will be looked at again.
+        assert!(wait < Duration::from_secs(3600) || first.until > now, "{first:?} is forgotten");
+    }
+}
+
+/// Checks that the server does not go round and round.
+fn check_rests(served: &mut Served) {
+    for _ in 0..3000 {
+        served.step();
+        if !served.server.next_wait(Duration::from_secs(1)).is_zero() {
+            return;
+        }
+    }
+    panic!("no rest: {:?}", served.server);
+}
+
+fn hand_over(served: &mut Served, users: &BTreeMap<u64, u32>) -> bool {
+    let (options, path) = (served.server.options.clone(), served.server.listener.path().to_owned());
+    let taken = std::thread::scope(|scope| {
+        let backend = gpu_vmm_host::HostConfig::new().granularity(Bytes(UNIT)).open().unwrap();
+        let new = scope.spawn(move || Server::take_over(backend, path, options));
+        while !served.server.is_over() && !new.is_finished() {
+            served.server.step(Duration::from_millis(1)).unwrap();
+        }
+        new.join().unwrap()
+    });
+    let Ok(mut new) = taken else { return false };
+    let parts = |server: &Server<HostBackend>| {
+        let programs: Vec<_> = server
+            .programs()
+            .map(|(id, _, program)| {
+                (id, program.grant.left(), program.wants.as_ref().map(|one| (one.least, one.most)))
+            })
+            .collect();
+        let jobs: Vec<_> = server
+            .connections
+            .iter()
+            .filter_map(|(id, one)| {
+                let job = one.lease()?.job.as_ref()?;
+                Some((
+                    *id,
+                    job.promise.left(),
+                    job.made.len(),
+                    job.lacks.as_ref().map(|one| (one.least, one.user)),
+                ))
+            })
+            .collect();
+        (programs, jobs, server.books.held(), server.lingering.len())
+    };
+    assert_eq!(parts(&new), parts(&served.server));
+    for (id, connection) in &mut new.connections {
+        users.get(id).into_iter().for_each(|user| connection.peer.user = Some(*user));
+    }
+    served.server = new;
+    true
 }
 
 #[test]
@@ -178,32 +286,43 @@ fn random_messages_keep_the_books_right() {
         regions: 3,
         program_limit: Some(Bytes(PROGRAM)),
         answer_within: Duration::from_millis(3),
+        user_limits: [(1, Bytes(9 * UNIT)), (2, Bytes(20 * UNIT))].into(),
         ..ServerOptions::default()
     };
     let mut served = Served::new(options);
     let mut random = Random(1);
+    let (mut users, mut handed, mut in_wait) = (BTreeMap::new(), 0, 0);
     let mut clients: Vec<Client> = Vec::new();
     let (mut epochs, mut leases, mut grants, mut refusals, mut waits) = (0, 0, 0, 0, 0);
     for _ in 0..steps {
         let which = random.below(CLIENTS);
         if which >= clients.len() {
             let mut channel = served.connect();
+            let mut user = 0;
             served.step();
+            if let Some((id, connection)) = served.server.connections.iter_mut().next_back()
+                && matches!(connection.role, Role::New { .. })
+                && random.below(3) > 0
+            {
+                user = 1 + random.below(3) as u32;
+                users.insert(*id, user);
+                connection.peer.user = Some(user);
+            }
             if random.below(20) > 0 {
                 say(&mut channel, &Request::Hello { lowest: 1, highest: 1 + random.below(3) as u16 });
             }
             let is_program = random.below(2) == 0;
             if is_program {
                 served.step();
-                say(&mut channel, &join(&mut random, &served));
+                say(&mut channel, &join(&mut random, &served, user));
             }
             let reads = random.below(4) > 0;
-            clients.push(Client { channel, reads, has_lease: false, is_program });
+            clients.push(Client { channel, reads, has_lease: false, is_program, user });
         } else {
-            let Client { channel, has_lease, is_program, .. } = &mut clients[which];
+            let Client { channel, has_lease, is_program, user, .. } = &mut clients[which];
             let request = match *is_program && random.below(30) > 0 {
                 true => request_of_program(&mut random, &served),
-                false if random.below(60) == 0 => join(&mut random, &served),
+                false if random.below(60) == 0 => join(&mut random, &served, *user),
                 false => request(&mut random, &served, *has_lease),
             };
             let needs = matches!(request, Request::Commit { layout: true }) != (random.below(30) == 0);
@@ -237,6 +356,18 @@ fn random_messages_keep_the_books_right() {
         });
         let writers = served.server.connections.values().filter(|one| one.lease().is_some());
         waits += writers.filter(|one| one.waits().is_some()).count();
+        if random.below(200) == 0 {
+            check_rests(&mut served);
+        }
+        if random.below(400) == 0 {
+            users.retain(|id, _| served.server.connections.contains_key(id));
+            let waits = served.server.connections.values().any(|one| one.waits().is_some());
+            if hand_over(&mut served, &users) {
+                handed += 1;
+                in_wait += u64::from(waits);
+                check(&served.server);
+            }
+        }
         // This process does not end. Otherwise its memory would fill the budget.
         if random.below(50) == 0 {
             served.server.lingering.clear();
@@ -244,6 +375,7 @@ fn random_messages_keep_the_books_right() {
     }
     // How many there are depends on the time that the threads take which close connections.
     assert!(leases > steps / 1000 && epochs > 0, "{leases} leases, {epochs} epochs");
+    assert!(in_wait > 0, "{handed} servers, and none with requests that wait");
     assert!(waits > 0, "no writer waited for a program");
     assert!(grants > steps / 1000 && refusals > steps / 1000, "{grants} grants, {refusals} refusals");
     clients.clear();

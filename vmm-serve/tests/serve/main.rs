@@ -14,4 +14,5 @@ mod programs_killed;
 mod programs_threads;
 mod rights;
 mod support;
+mod writers_killed;
 mod wrong;
