@@ -1,7 +1,7 @@
 //! One client: its channel, what it wants, and the messages that it has not received yet.
 
 use super::books::{Handle, place_of};
-use super::job::{Job, Plan};
+use super::job::Job;
 use super::peer::Peer;
 use super::program::{Program, Waits, Wanted};
 use super::region::{Layout, Waiting};
@@ -236,13 +236,14 @@ impl<B: Backend> Connection<B> {
                 wanted: program.wants.as_ref()?,
                 place: program.place,
                 priority: program.priority,
-                has_memory: program.grant.left() > 0,
+                is_writers: false,
+                passes: program.grant.left() > 0,
             }),
             Role::Leases(lease) => {
                 let job = lease.job.as_ref()?;
                 let place = place_of(&job.properties);
-                let has_memory = matches!(job.plan, Plan::Renewal(_));
-                Some(Waits { wanted: job.lacks.as_ref()?, place, priority: 0, has_memory })
+                let wanted = job.lacks.as_ref()?;
+                Some(Waits { wanted, place, priority: 0, is_writers: true, passes: true })
             }
             _ => None,
         }

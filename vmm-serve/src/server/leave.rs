@@ -5,7 +5,7 @@ use super::books::{Handle, Promise};
 use super::connection::{Connection, Role};
 use super::program::Program;
 use crate::protocol::{ClientInfo, LeaseKind};
-use gpu_vmm_core::Backend;
+use gpu_vmm_core::{Backend, DeviceId};
 use gpu_vmm_share::Channel;
 use gpu_vmm_share::extend::process_inode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -50,6 +50,11 @@ impl<B: Backend> Lingering<B> {
             Left::Lease { .. } => None,
             Left::Program { program, .. } => Some(&program.grant),
         }
+    }
+
+    /// Returns true for a program with a part of a device's budget.
+    pub(super) fn is_program_on(&self, place: DeviceId) -> bool {
+        matches!(&self.left, Left::Program { program, .. } if program.place == place)
     }
 
     /// Returns the memory of leases.

@@ -86,8 +86,8 @@ impl<B: Backend> Server<B> {
     /// Serves the requests of a device in their order, and asks for one of those that it has no room for. Returns these.
     ///
     /// A request that the device, or the limit of its user, has no room for lets later ones wait. Once a whole round has been in vain for it,
-    /// requests of programs and regions that have memory are served all the same: what it waits for may be theirs, and come back only when
-    /// they go on.
+    /// requests of programs that have memory are served all the same: what it waits for may be theirs, and come back only when they go on. So
+    /// are those of writers, which are few.
     fn serve(&mut self, place: DeviceId) -> BTreeSet<u64> {
         let mut blocked = Vec::new();
         if self.settles_until().is_some() {
@@ -95,17 +95,16 @@ impl<B: Backend> Server<B> {
         }
         let now = Instant::now();
         let waiting = self.waiting(place);
-        let mut waiting: Vec<_> = waiting
-            .map(|(id, waits)| ((waits.order(now), id), waits.wanted.clone(), waits.has_memory))
-            .collect();
+        let mut waiting: Vec<_> =
+            waiting.map(|(id, waits)| ((waits.order(now), id), waits.wanted.clone(), waits.passes)).collect();
         waiting.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         let book = self.books.at(place);
         // Whether a round has been in vain for what comes first, of the device and of each user.
         let (mut of_device, mut of_users) = (None, BTreeMap::new());
-        for ((_, id), wanted, has_memory) in waiting {
+        for ((_, id), wanted, passes) in waiting {
             let user = wanted.user;
             let mut before = [of_device, of_users.get(&user).copied()].into_iter().flatten();
-            if !before.all(|in_vain| in_vain && has_memory) {
+            if !before.all(|in_vain| in_vain && passes) {
                 continue;
             }
             let (of_user, room) = (self.room_of_user(user, &book), self.room(place, &book));
@@ -235,14 +234,16 @@ impl<B: Backend> Server<B> {
         }
     }
 
-    /// Refuses requests whose time is over, after a whole round for them. Returns true if there was one.
+    /// Refuses requests whose time is over, after a whole round for them. Returns true if there was one. A writer's time is over with the
+    /// round, unless a program is ending whose memory will be free.
     fn refuse_late(&mut self, place: DeviceId, blocked: &BTreeSet<u64>) -> bool {
         let (now, ended) = (Instant::now(), self.pressure(place).ended);
-        let late = self.waiting(place).map(|(id, waits)| (id, waits.wanted)).filter(|(id, wanted)| {
+        let is_any_ending = self.lingering.iter().any(|one| one.is_program_on(place));
+        let late = self.waiting(place).filter(|(id, Waits { wanted, is_writers, .. })| {
             let is_tried = if blocked.contains(id) { wanted.was_in_vain } else { ended > wanted.rounds };
-            wanted.until <= now && is_tried
+            is_tried && (wanted.until <= now || (*is_writers && !is_any_ending))
         });
-        let late: Vec<(u64, Wanted)> = late.map(|(id, wanted)| (id, wanted.clone())).collect();
+        let late: Vec<(u64, Wanted)> = late.map(|(id, waits)| (id, waits.wanted.clone())).collect();
         let is_any = !late.is_empty();
         for (id, wanted) in late {
             let book = self.books.at(place);

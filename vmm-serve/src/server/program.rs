@@ -47,8 +47,10 @@ pub(super) struct Waits<'a> {
     pub(super) wanted: &'a Wanted,
     pub(super) place: DeviceId,
     pub(super) priority: i8,
-    /// True for a program that has a part of the budget, and for the writer of a region that has memory.
-    pub(super) has_memory: bool,
+    pub(super) is_writers: bool,
+    /// True if it is served although an earlier request, for which a round was in vain, waits: for a program that has a part of the budget,
+    /// and for writers.
+    pub(super) passes: bool,
 }
 
 impl Waits<'_> {

@@ -111,9 +111,7 @@ fn free_memory_goes_to_who_needs_it() {
 
 #[test]
 fn programs_give_memory_for_regions() {
-    let mut limits = budget(20);
-    limits.answer_within = Duration::from_millis(500);
-    let server = ServerProcess::with(limits);
+    let server = ServerProcess::with(budget(20));
     let (client, program) = (server.client(), Program::new(&server, "engine", 0));
     let kept = program.tagged("kv", 6);
     drop(program.alloc(12).unwrap());
@@ -123,7 +121,8 @@ fn programs_give_memory_for_regions() {
     assert!(program.pool.stats().held <= pages(13).0);
     // What is in use stays, and the name of the region that was refused is free.
     let error = error_of(client.create("s", pages(8), &crate::support::options()));
-    let ServeError::NoRoom { holders, .. } = &error else { panic!("{error}") };
+    let ServeError::NoRoom { holders, waited_ms, .. } = &error else { panic!("{error}") };
+    assert!(*waited_ms < 5_000, "it waits for nobody: {error}");
     assert!(holders.contains("\"engine\"") && holders.contains("regions has 14 MiB"), "{error}");
     assert_eq!(server.status().regions.len(), 1);
     // A new epoch gets what is free, too.
