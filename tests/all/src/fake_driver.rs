@@ -4,8 +4,7 @@
 use crate::cargo::{self, Program};
 use crate::environment::{LIBRARY_PATH, leave_the_machines, search_path};
 use crate::layout::Layout;
-use crate::suites::{Job, or_group, run_all, without_sweeps};
-use crate::summary::Summary;
+use crate::suites::{Job, or_group, without_sweeps};
 use crate::trouble::{Answer, Doing};
 use std::ffi::OsStr;
 use std::fs;
@@ -40,9 +39,9 @@ const SUITES: [Suite; 4] = [
     Suite { target: "fake-cuda", shown: "tests/fake-cuda", skipped: None, devices: &[2] },
 ];
 
-/// Runs all of them. A failed test is a row of the table; an error means that they cannot be run.
+/// Builds all of them.
 #[cfg(target_os = "linux")]
-pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> Answer {
+pub(crate) fn jobs(layout: &Layout, filter: &[String]) -> Answer<Vec<Job>> {
     let programs = cargo::test_programs(&SUITES.map(|suite| suite.target))?;
     let folder = layout.fake_cuda();
     set_up(layout)?;
@@ -75,7 +74,7 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
         }
     }
     jobs.push(without_virtual_memory(layout, &programs["conformance"], filter));
-    run_all(jobs, filter, summary)
+    Ok(jobs)
 }
 
 /// Returns the job of the suite's group for devices without virtual memory management.
@@ -103,10 +102,10 @@ pub(crate) fn prepare(command: &mut Command, devices: u32) {
     command.env("FAKE_CUDA_GPUS", devices.to_string());
 }
 
-/// Does nothing: the fake driver is a Linux library.
+/// Returns none: the fake driver is a Linux library.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn run(_: &Layout, _: &[String], _: &mut Summary) -> Answer {
-    Ok(())
+pub(crate) fn jobs(_: &Layout, _: &[String]) -> Answer<Vec<Job>> {
+    Ok(Vec::new())
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -44,6 +44,7 @@ use runtime::Runtime;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
+use suites::Job;
 use summary::{Outcome, Row, Summary};
 use trouble::Answer;
 
@@ -72,12 +73,17 @@ fn run(arguments: &Arguments) -> Answer<bool> {
         Some(Command::Hip { filter }) => {
             let mut summary = Summary::default();
             let runtimes = set_up_runtimes(&layout, &mut summary);
-            hip(&layout, &runtimes, filter, &mut summary);
+            let jobs = suites::jobs(&layout, &runtimes, filter);
+            run_suites([("HIP's tests", jobs)], filter, &mut summary);
+            if filter.is_empty() {
+                hip(&layout, &runtimes, &mut summary);
+            }
             Ok(told(&summary))
         }
         Some(Command::Cuda { filter }) => {
             let mut summary = Summary::default();
-            fake_driver::run(&layout, filter, &mut summary)?;
+            let jobs = fake_driver::jobs(&layout, filter);
+            run_suites([("CUDA's tests", jobs)], filter, &mut summary);
             if filter.is_empty() {
                 own_program::check_cuda(&layout, &mut summary)?;
                 nvidia::run(&layout, &mut summary);
@@ -110,16 +116,17 @@ fn run(arguments: &Arguments) -> Answer<bool> {
             let mut summary = Summary::default();
             let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
             summary.add(Row::of("cargo test --workspace", outcome, began.elapsed()));
-            if let Err(trouble) = porting::run(&layout, &mut summary) {
-                summary.add(Row::broken("the guide's backend", trouble));
-            }
-            let fake = fake_driver::run(&layout, &[], &mut summary);
-            if let Err(trouble) = fake.and_then(|()| own_program::check_cuda(&layout, &mut summary)) {
+            let runtimes = set_up_runtimes(&layout, &mut summary);
+            let (cuda, hip_jobs) = (fake_driver::jobs(&layout, &[]), suites::jobs(&layout, &runtimes, &[]));
+            let guide = porting::job(&layout).map(|job| vec![job]);
+            // Beside each other, since most of them run on one core.
+            let all = [("CUDA's tests", cuda), ("HIP's tests", hip_jobs), ("the guide's backend", guide)];
+            run_suites(all, &[], &mut summary);
+            if let Err(trouble) = own_program::check_cuda(&layout, &mut summary) {
                 summary.add(Row::broken("CUDA's tests", trouble));
             }
             nvidia::run(&layout, &mut summary);
-            let runtimes = set_up_runtimes(&layout, &mut summary);
-            hip(&layout, &runtimes, &[], &mut summary);
+            hip(&layout, &runtimes, &mut summary);
             if let Err(trouble) = plugins::run(&layout, &runtimes, &mut summary) {
                 summary.add(Row::broken("the plug-ins' tests", trouble));
             }
@@ -162,31 +169,37 @@ fn report(layout: &Layout, into: &Path) -> Answer<bool> {
     Ok(told(&summary))
 }
 
-/// Runs HIP's tests on every version that can be set up.
-fn hip(layout: &Layout, runtimes: &[Runtime], filter: &[String], summary: &mut Summary) {
-    if !runtimes.is_empty() {
-        // Report the tests that have run even if others could not.
-        if let Err(trouble) = suites::run(layout, runtimes, filter, summary) {
-            summary.add(Row::broken("HIP's tests", trouble));
-        } else if filter.is_empty() {
-            if let Err(trouble) = checkpoint::run(layout, runtimes, summary) {
-                summary.add(Row::broken("checkpoint with two drivers", trouble));
-            }
-            if let Err(trouble) = own_program::check_hip(layout, runtimes, summary) {
-                summary.add(Row::broken("a user's own program", trouble));
-            }
-            if let Err(trouble) = no_kernels::run(layout, runtimes, summary) {
-                summary.add(Row::broken("the tests without kernels", trouble));
-            }
-            if let Err(trouble) = no_compiler::run(layout, runtimes, summary) {
-                summary.add(Row::broken("the tests without a compiler", trouble));
-            }
-            if let Err(trouble) = places::run(layout, runtimes, summary) {
-                summary.add(Row::broken("HIP's places", trouble));
-            }
-            if let Err(trouble) = later_rocr::run(layout, runtimes, summary) {
-                summary.add(Row::broken("the behaviour of later versions of ROCr", trouble));
-            }
+/// Runs test programs. Those that could not be built are a row of the table.
+fn run_suites<const N: usize>(all: [(&str, Answer<Vec<Job>>); N], filter: &[String], summary: &mut Summary) {
+    let mut together = Vec::new();
+    for (name, jobs) in all {
+        match jobs {
+            Ok(jobs) => together.extend(jobs),
+            Err(trouble) => summary.add(Row::broken(name, trouble)),
+        }
+    }
+    if !together.is_empty()
+        && let Err(trouble) = suites::run_all(together, filter, summary)
+    {
+        summary.add(Row::broken("the suites", trouble));
+    }
+}
+
+/// Runs HIP's further tests.
+fn hip(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) {
+    if runtimes.is_empty() {
+        return;
+    }
+    for (name, ran) in [
+        ("checkpoint with two drivers", checkpoint::run(layout, runtimes, summary)),
+        ("a user's own program", own_program::check_hip(layout, runtimes, summary)),
+        ("the tests without kernels", no_kernels::run(layout, runtimes, summary)),
+        ("the tests without a compiler", no_compiler::run(layout, runtimes, summary)),
+        ("HIP's places", places::run(layout, runtimes, summary)),
+        ("the behaviour of later versions of ROCr", later_rocr::run(layout, runtimes, summary)),
+    ] {
+        if let Err(trouble) = ran {
+            summary.add(Row::broken(name, trouble));
         }
     }
 }

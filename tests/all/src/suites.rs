@@ -64,8 +64,11 @@ const MACHINES: [Machine; 4] = [
     },
 ];
 
-/// Runs all of them. A failed test is a row of the table; an error means that they cannot be run.
-pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summary: &mut Summary) -> Answer {
+/// Builds all of them.
+pub(crate) fn jobs(layout: &Layout, runtimes: &[Runtime], filter: &[String]) -> Answer<Vec<Job>> {
+    if runtimes.is_empty() {
+        return Ok(Vec::new());
+    }
     let programs = cargo::test_programs(&SUITES.map(|suite| suite.target))?;
     cargo::simulator(&layout.simulator())?;
     fs::create_dir_all(layout.logs()).doing(|| layout.logs().display().to_string())?;
@@ -97,7 +100,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summ
             jobs.push(without_virtual_memory(layout, runtime, &programs["conformance"], filter));
         }
     }
-    run_all(jobs, filter, summary)
+    Ok(jobs)
 }
 
 /// A test program to run.
@@ -109,7 +112,7 @@ pub(crate) struct Job {
     pub(crate) log: PathBuf,
 }
 
-/// Runs them, several at once; returns an error if the filter leaves no test in any.
+/// Runs them, several at once. A failed test is a row of the table. Returns an error if the filter leaves no test in any.
 pub(crate) fn run_all(jobs: Vec<Job>, filter: &[String], summary: &mut Summary) -> Answer {
     let work = |Job { name, mut command, log }| row(&name, &mut command, &log, !filter.is_empty());
     let rows: Vec<Row> = queue::each(jobs, work)?.into_iter().flatten().collect();
