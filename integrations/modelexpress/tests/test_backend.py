@@ -129,6 +129,7 @@ class Backend(Case):
         self.backend.release_reserve(base, 2 * self.unit)
         self.assertEqual(self.memory(), memory)
 
+    @unittest.skipUnless(NAME == "cuda", "the host's memory is other processes' too, and HIP 7.1 and 7.2 keep it as long as its addresses are reserved")
     def test_deallocate_returns_memory_to_the_device(self):
         base, before = self.backend.reserve(self.unit), self.memory()
         handle = self.backend.allocate(base, self.unit)
