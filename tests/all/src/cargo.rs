@@ -74,7 +74,8 @@ fn folder(metadata: &Value, key: &str) -> Answer<PathBuf> {
 /// Runs `cargo test --workspace` and returns whether it passed.
 pub(crate) fn test_workspace() -> Answer<bool> {
     let mut command = cargo();
-    let status = command.args(["test", "--workspace"]).status().doing(|| "cargo test".to_owned())?;
+    let status =
+        command.args(["test", "--workspace", "--no-fail-fast"]).status().doing(|| "cargo test".to_owned())?;
     Ok(status.success())
 }
 

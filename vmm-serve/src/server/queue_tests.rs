@@ -147,7 +147,7 @@ fn a_server_that_settles_waits_for_it() {
 
 /// A writer whose region is dropped meanwhile needs nothing of the programs.
 #[test]
-fn nobody_gives_for_a_region_that_was_dropped() {
+fn no_program_gives_for_a_region_that_was_dropped() {
     let mut served = Served::new(limits(20));
     let mut program = program(&mut served, 18);
     let mut creator = creator(&mut served, 1, 7);

@@ -122,7 +122,7 @@ fn programs_give_memory_for_regions() {
     // What is in use stays, and the name of the region that was refused is free.
     let error = error_of(client.create("s", pages(8), &crate::support::options()));
     let ServeError::NoRoom { holders, waited_ms, .. } = &error else { panic!("{error}") };
-    assert!(*waited_ms < 5_000, "it waits for nobody: {error}");
+    assert!(*waited_ms < 5_000, "no program was ending: {error}");
     assert!(holders.contains("\"engine\"") && holders.contains("regions has 14 MiB"), "{error}");
     assert_eq!(server.status().regions.len(), 1);
     // A new epoch gets what is free, too.
