@@ -13,6 +13,7 @@
 //! | replace its contents, or some of them | [`Client::write`], [`Lease::renew`], [`Lease::commit`] |
 //! | learn of new contents, and map them at the same addresses | [`Lease::next`], [`Lease::apply`] |
 //! | say what lies where in a region | [`Layout`] |
+//! | share a GPU among the pools of several programs | [`Client::connect_pool`], [`Quota`] |
 //!
 //! # Epochs
 //!

@@ -57,7 +57,7 @@ pub(crate) fn run(seconds: Option<u64>, filter: Option<&str>, summary: &mut Summ
             Err(trouble) => summary.add(Row::skipped("Miri", trouble, false)),
         }
         match nightly("rust-src") {
-            Ok(()) => tools.push(sanitizer(&folder)),
+            Ok(()) => tools.extend(sanitizers(&folder)),
             Err(trouble) => summary.add(Row::skipped("ThreadSanitizer", trouble, false)),
         }
     }
@@ -121,24 +121,19 @@ fn miri(folder: &Path, package: &'static str, filters: &[&str]) -> Tool {
     Tool { name: format!("Miri of {package}"), command }
 }
 
-/// The pool's tests that use threads, with an instrumented standard library.
-fn sanitizer(folder: &Path) -> Tool {
-    let mut command = cargo::on_toolchain("nightly");
-    command.args(["test", "--quiet", "-Zbuild-std", "--target", SANITIZED, "--package", "gpu-vmm-pool"]);
-    command
-        .args([
-            "--package",
-            "gpu-vmm-premap",
-            "--lib",
-            "--test",
-            "last_freed",
-            "--test",
-            "shortage",
-            "--target-dir",
-        ])
-        .arg(folder.join("sanitized"));
-    command.env("RUSTFLAGS", "-Zsanitizer=thread");
-    Tool { name: "ThreadSanitizer".to_owned(), command }
+/// Tests with an instrumented standard library: the unit tests, and the pool's tests with threads.
+fn sanitizers(folder: &Path) -> [Tool; 2] {
+    let tool = |name: &str, arguments: &[&str]| {
+        let mut command = cargo::on_toolchain("nightly");
+        command.args(["test", "--quiet", "-Zbuild-std", "--target", SANITIZED, "--package", "gpu-vmm-pool"]);
+        command.arg("--target-dir").arg(folder.join("sanitized")).args(arguments);
+        command.env("RUSTFLAGS", "-Zsanitizer=thread");
+        Tool { name: format!("ThreadSanitizer on {name}"), command }
+    };
+    [
+        tool("unit tests", &["--package", "gpu-vmm-premap", "--lib"]),
+        tool("the pool's tests", &["--test", "pool", "--", "last_freed::", "shortage::"]),
+    ]
 }
 
 /// Checks that the nightly toolchain has a component.
