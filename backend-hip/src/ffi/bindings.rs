@@ -1000,6 +1000,7 @@ impl hipDeviceAttribute_t {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct hipDeviceAttribute_t(pub ::core::ffi::c_uint);
+pub type hipDeviceptr_t = *mut ::core::ffi::c_void;
 impl hipMemcpyKind {
     pub const hipMemcpyHostToHost: hipMemcpyKind = hipMemcpyKind(0);
     pub const hipMemcpyHostToDevice: hipMemcpyKind = hipMemcpyKind(1);
@@ -1041,7 +1042,6 @@ const _: () = {
         "Offset of field: hipMemLocation::id",
     ][::core::mem::offset_of!(hipMemLocation, id) - 4usize];
 };
-pub type hipDeviceptr_t = *mut ::core::ffi::c_void;
 pub type hipDevice_t = ::core::ffi::c_int;
 #[repr(C)]
 #[derive(Debug)]
@@ -1372,6 +1372,11 @@ pub type hipMemGetInfo = unsafe extern "C" fn(
     free: *mut usize,
     total: *mut usize,
 ) -> hipError_t;
+pub type hipMemGetAddressRange = unsafe extern "C" fn(
+    pbase: *mut hipDeviceptr_t,
+    psize: *mut usize,
+    dptr: hipDeviceptr_t,
+) -> hipError_t;
 pub type hipDeviceCanAccessPeer = unsafe extern "C" fn(
     canAccessPeer: *mut ::core::ffi::c_int,
     deviceId: ::core::ffi::c_int,
@@ -1454,11 +1459,6 @@ pub type hipMemGetAccess = unsafe extern "C" fn(
     flags: *mut ::core::ffi::c_ulonglong,
     location: *const hipMemLocation,
     ptr: *mut ::core::ffi::c_void,
-) -> hipError_t;
-pub type hipMemGetAddressRange = unsafe extern "C" fn(
-    pbase: *mut hipDeviceptr_t,
-    psize: *mut usize,
-    dptr: hipDeviceptr_t,
 ) -> hipError_t;
 pub type hipMemGetAllocationGranularity = unsafe extern "C" fn(
     granularity: *mut usize,
