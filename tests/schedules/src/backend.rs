@@ -104,8 +104,8 @@ unsafe impl<B: Backend> SyncCalls for Simulated<B> {
         Ok(Box::new(SimulatedEvent::new(&self.machine, self.chance)))
     }
 
+    /// Other threads do not run meanwhile: `Deferred::knows_capture` has locked the streams by a mutex that shuttle does not know.
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
-        self.machine.switch();
         self.chance.stream_call(Operation::QueryCapture)?;
         Ok(self.machine.asked_whether_it_captures(stream))
     }
