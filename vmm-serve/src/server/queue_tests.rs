@@ -78,7 +78,7 @@ fn a_region_that_waits_counts_once() {
 
 /// The program leaves at the moment in which the server sends it a question.
 #[test]
-fn memory_of_a_program_that_leaves_goes_to_who_waits() {
+fn memory_of_a_leaver_goes_to_who_waits() {
     let mut served = Served::new(limits(20));
     let mut holds = program(&mut served, 18);
     let mut wants = program(&mut served, 0);
@@ -102,7 +102,7 @@ fn memory_of_a_program_that_leaves_goes_to_who_waits() {
 
 /// The first request has waited long enough while a program does not answer. There is room for the next one.
 #[test]
-fn what_waits_behind_a_refused_request_is_served() {
+fn requests_behind_a_refused_one_are_served() {
     let mut served = Served::new(limits(20));
     let mut holds = program(&mut served, 8);
     let mut first = program(&mut served, 0);
@@ -147,7 +147,7 @@ fn a_server_that_settles_waits_for_it() {
 
 /// A writer whose region is dropped meanwhile needs nothing of the programs.
 #[test]
-fn no_program_gives_for_a_region_that_was_dropped() {
+fn no_program_gives_for_dropped_regions() {
     let mut served = Served::new(limits(20));
     let mut program = program(&mut served, 18);
     let mut creator = creator(&mut served, 1, 7);

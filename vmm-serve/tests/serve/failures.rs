@@ -123,7 +123,7 @@ fn failed_epoch_ends_with_its_lease() {
 
 /// The server ends before it replies to a commit. What was new may be the epoch, and is not promised to be writable again.
 #[test]
-fn nothing_is_renewed_after_a_commit_without_a_reply() {
+fn no_renewal_follows_an_unanswered_commit() {
     let server = ServerProcess::start();
     let mut lease = server.client().create("a", UNIT, &options()).unwrap();
     let id = Pid::from_raw(server.id() as i32).unwrap();

@@ -1,12 +1,11 @@
 //! Random programs in processes of their own, which are stopped and killed, and so is the server.
 
 use crate::programs::{PAGE, Program, budget, options, pages, until_programs_are};
-use crate::support::{ServerProcess, WAIT, backend};
+use crate::support::{ServerProcess, WAIT, backend, has_ended, pause};
 use gpu_vmm_core::{BackingStore, Bytes, Location, Properties, WaitFor};
 use gpu_vmm_serve::{Client, ServerOptions};
 use gpu_vmm_testkit::Random;
 use gpu_vmm_testkit::forked::Child;
-use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -120,20 +119,10 @@ fn stopped_and_killed_processes_leave_nothing() {
         }
         std::thread::sleep(Duration::from_millis(random.below(60) as u64));
         let at = random.below(programs.len());
-        let pid = |child: &Child| Pid::from_raw(child.id() as i32).unwrap();
         match random.below(12) {
             0..3 => drop(programs.swap_remove(at)),
-            3..6 => {
-                kill_process(pid(&programs[at].1), Signal::STOP).unwrap();
-                std::thread::sleep(Duration::from_millis(random.below(250) as u64));
-                kill_process(pid(&programs[at].1), Signal::CONT).unwrap();
-            }
-            6 => {
-                let id = Pid::from_raw(server.id() as i32).unwrap();
-                kill_process(id, Signal::STOP).unwrap();
-                std::thread::sleep(Duration::from_millis(random.below(100) as u64));
-                kill_process(id, Signal::CONT).unwrap();
-            }
+            3..6 => pause(programs[at].1.id(), Duration::from_millis(random.below(250) as u64)),
+            6 => pause(server.id(), Duration::from_millis(random.below(100) as u64)),
             7 => server = server.replace_with(limits()),
             8 if random.below(3) == 0 || began.elapsed().as_secs() > 30 => {
                 server = ServerProcess::again(server.kill(), limits());
@@ -149,10 +138,9 @@ fn stopped_and_killed_processes_leave_nothing() {
         }
         // A program that failed has ended.
         programs.retain(|(seed, child)| {
-            let state = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
             // The limit of its time.
             let old = next - seed > 30;
-            assert!(!state.contains(") Z "), "program {seed} has ended");
+            assert!(!has_ended(child), "program {seed} has ended");
             !old
         });
     }

@@ -7,6 +7,7 @@ use gpu_vmm_serve::{
 };
 use gpu_vmm_share::Listener;
 use gpu_vmm_testkit::forked::Child;
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -129,6 +130,19 @@ impl ServerProcess {
         drop(self.child);
         self.folder
     }
+}
+
+/// Stops a process for a while.
+pub(crate) fn pause(id: u32, time: Duration) {
+    let process = Pid::from_raw(id as i32).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    std::thread::sleep(time);
+    kill_process(process, Signal::CONT).unwrap();
+}
+
+/// Returns true if a child has ended.
+pub(crate) fn has_ended(child: &Child) -> bool {
+    std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains(") Z ")
 }
 
 fn run(mut server: Server<HostBackend>) {

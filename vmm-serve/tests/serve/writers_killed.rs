@@ -1,13 +1,12 @@
 //! Random writers, readers and programs at the same time, which are stopped and killed, and so is the server.
 
 use crate::programs::{Program, budget, options, pages, until_programs_are};
-use crate::support::{self, ServerProcess, UNIT, WAIT, backend, fill, idle, value};
+use crate::support::{self, ServerProcess, UNIT, WAIT, backend, fill, has_ended, idle, pause, value};
 use gpu_vmm_core::{Bytes, ErrorKind};
 use gpu_vmm_host::HostBackend;
 use gpu_vmm_serve::{Client, LeaseEvent, LeaseKind, RenewContents, ServerOptions};
 use gpu_vmm_testkit::Random;
 use gpu_vmm_testkit::forked::Child;
-use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -160,7 +159,6 @@ fn writers_and_programs_leave_nothing() {
     let path = server.path();
     let mut next = 0;
     let mut processes: Vec<(u64, Child)> = Vec::new();
-    let pid = |child: &Child| Pid::from_raw(child.id() as i32).unwrap();
     let (mut replaced, mut waits) = (0, 0);
     while Instant::now() < until {
         while processes.len() < 4 {
@@ -171,17 +169,8 @@ fn writers_and_programs_leave_nothing() {
         let at = random.below(processes.len());
         match random.below(14) {
             0..3 => drop(processes.swap_remove(at)),
-            3..6 => {
-                kill_process(pid(&processes[at].1), Signal::STOP).unwrap();
-                std::thread::sleep(Duration::from_millis(random.below(400) as u64));
-                kill_process(pid(&processes[at].1), Signal::CONT).unwrap();
-            }
-            6 => {
-                let id = Pid::from_raw(server.id() as i32).unwrap();
-                kill_process(id, Signal::STOP).unwrap();
-                std::thread::sleep(Duration::from_millis(random.below(100) as u64));
-                kill_process(id, Signal::CONT).unwrap();
-            }
+            3..6 => pause(processes[at].1.id(), Duration::from_millis(random.below(400) as u64)),
+            6 => pause(server.id(), Duration::from_millis(random.below(100) as u64)),
             7 | 8 => {
                 server = server.replace_with(limits());
                 replaced += 1;
@@ -199,8 +188,7 @@ fn writers_and_programs_leave_nothing() {
             }
         }
         processes.retain(|(seed, child)| {
-            let state = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-            assert!(!state.contains(") Z "), "process {seed} has ended");
+            assert!(!has_ended(child), "process {seed} has ended");
             next - seed <= 30
         });
     }
