@@ -168,6 +168,8 @@ fn each_call_spoils_what_was_measured(cuda: &Cuda) {
             for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
                 for (own, relaxed) in [(true, false), (true, true), (false, false), (false, true)] {
                     let setting = Setting { flags, mode, own, relaxed };
+                    // A query answers for the capture alone, if nothing runs that an earlier call left.
+                    cuda.ok("cuCtxSynchronize", &[]);
                     cuda.ok("cuStreamBeginCapture_v2", &[captured, mode as usize]);
                     let code = act(cuda, call, &has, &setting);
                     let ended = end(cuda, captured);
