@@ -134,6 +134,8 @@ impl<B: Backend> Server<B> {
         let layouts = referred.layouts.iter();
         State {
             next: self.next,
+            returns_ms: self.returns_until.saturating_duration_since(Instant::now()).as_millis() as u64,
+            is_again: self.is_again,
             socket: self.listener.path().as_os_str().as_bytes().to_vec(),
             removes: listener_path(&self.listener),
             handles: handles.map(|(id, handle)| HandleState { id: *id, piece: handle.piece }).collect(),

@@ -36,6 +36,7 @@ use gpu_vmm_core::{Backend, DeviceId, Operation, Result};
 use gpu_vmm_share::{Allowed, Listener, PeerError};
 use leave::{Closing, Lingering};
 use pressure::Pressure;
+use programs::TO_RETURN;
 use region::Regions;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -100,8 +101,10 @@ pub struct Server<B: Backend> {
     has_ended: bool,
     /// No connection is accepted before this.
     paused: Option<Instant>,
-    /// When it began, without a state.
-    began: Instant,
+    /// When requests for memory were served last. A moment after it is still to come, even if it has passed meanwhile.
+    pressed: Instant,
+    /// Until then, pools can come back that a killed server knew.
+    returns_until: Instant,
     /// True if pools have joined soon with memory, as after the end of an earlier server that handed nothing over.
     is_again: bool,
     /// True if another process has taken over.
@@ -129,7 +132,8 @@ impl<B: Backend> Server<B> {
             worked: 0,
             has_ended: false,
             paused: None,
-            began: Instant::now(),
+            pressed: Instant::now(),
+            returns_until: Instant::now() + TO_RETURN,
             is_again: false,
             is_over: false,
         }

@@ -9,6 +9,7 @@ use gpu_vmm_core::{Bytes, DeviceUuid};
 use gpu_vmm_host::HostBackend;
 use gpu_vmm_share::Channel;
 use gpu_vmm_testkit::Random;
+use serde::ser::{Serialize, SerializeTuple, Serializer};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
@@ -120,6 +121,33 @@ fn file(random: &mut Random) -> OwnedFd {
         1 => tempfile::tempfile().unwrap().into(),
         _ => sealed::file(OPERATION, &Layout::default().encode().unwrap()).unwrap(),
     }
+}
+
+/// A request whose bytes were damaged, behind a right header.
+struct Damaged(Vec<u8>);
+
+impl Serialize for Damaged {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut bytes = serializer.serialize_tuple(self.0.len())?;
+        self.0.iter().try_for_each(|byte| bytes.serialize_element(byte))?;
+        bytes.end()
+    }
+}
+
+/// Damages a request. `None` if the result is a request for which a server stops for its successor.
+fn damaged(random: &mut Random, request: &Request) -> Option<Damaged> {
+    let mut bytes = postcard::to_allocvec(request).unwrap();
+    for _ in 0..=random.below(3) {
+        let at = random.below(bytes.len() + 1);
+        match random.below(5) {
+            0 => bytes.truncate(at),
+            1 => bytes.insert(at, random.next() as u8),
+            2 => bytes.extend(random.bytes(40)),
+            _ => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << random.below(8)),
+        }
+    }
+    let stops = matches!(postcard::from_bytes(&bytes), Ok(Request::TakeOver));
+    (!stops).then_some(Damaged(bytes))
 }
 
 struct Client {
@@ -236,16 +264,7 @@ fn check_rests(served: &mut Served) {
 }
 
 fn hand_over(served: &mut Served, users: &BTreeMap<u64, u32>) -> bool {
-    let (options, path) = (served.server.options.clone(), served.server.listener.path().to_owned());
-    let taken = std::thread::scope(|scope| {
-        let backend = gpu_vmm_host::HostConfig::new().granularity(Bytes(UNIT)).open().unwrap();
-        let new = scope.spawn(move || Server::take_over(backend, path, options));
-        while !served.server.is_over() && !new.is_finished() {
-            served.server.step(Duration::from_millis(1)).unwrap();
-        }
-        new.join().unwrap()
-    });
-    let Ok(mut new) = taken else { return false };
+    let Ok(mut new) = served.successor() else { return false };
     let parts = |server: &Server<HostBackend>| {
         let programs: Vec<_> = server
             .programs()
@@ -328,7 +347,10 @@ fn random_messages_keep_the_books_right() {
             let needs = matches!(request, Request::Commit { layout: true }) != (random.below(30) == 0);
             let descriptors: Vec<OwnedFd> = needs.then(|| file(&mut random)).into_iter().collect();
             let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-            say_with(channel, &request, &descriptors);
+            match (random.below(15) == 0).then(|| damaged(&mut random, &request)).flatten() {
+                Some(bytes) => say_with(channel, &bytes, &descriptors),
+                None => say_with(channel, &request, &descriptors),
+            }
             match random.below(60) {
                 0 => drop(clients.swap_remove(which)),
                 1 => {

@@ -68,7 +68,7 @@ impl<B: Backend> Server<B> {
 
     /// Serves the requests that wait, as far as there is memory, and asks for more.
     pub(super) fn press(&mut self) {
-        self.has_ended = false;
+        (self.has_ended, self.pressed) = (false, Instant::now());
         self.note_late();
         let waiting = self.connections.values().filter_map(Connection::waits);
         let mut places: Vec<DeviceId> = waiting.map(|waits| waits.place).collect();
@@ -93,10 +93,10 @@ impl<B: Backend> Server<B> {
         if self.settles_until().is_some() {
             return BTreeSet::new();
         }
-        let now = Instant::now();
         let waiting = self.waiting(place);
-        let mut waiting: Vec<_> =
-            waiting.map(|(id, waits)| ((waits.order(now), id), waits.wanted.clone(), waits.passes)).collect();
+        let mut waiting: Vec<_> = waiting
+            .map(|(id, waits)| ((waits.order(self.pressed), id), waits.wanted.clone(), waits.passes))
+            .collect();
         waiting.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         let book = self.books.at(place);
         // Whether a round has been in vain for what comes first, of the device and of each user.
@@ -164,7 +164,7 @@ impl<B: Backend> Server<B> {
 
     /// Asks the next program of a round, unless one is asked already.
     fn ask(&mut self, id: u64, (missing, of): (u64, usize), only: Option<u32>, place: DeviceId) {
-        let now = Instant::now();
+        let now = self.pressed;
         let is_asked = |program: &Program| program.asked.is_some_and(|asked| !asked.is_late);
         if self.programs().any(|(_, _, program)| program.place == place && is_asked(program)) {
             return;
@@ -224,12 +224,11 @@ impl<B: Backend> Server<B> {
 
     /// Passes over programs that have not answered in time.
     fn note_late(&mut self) {
-        let now = Instant::now();
         for connection in self.connections.values_mut() {
             if let Some(program) = connection.program_mut()
                 && let Some(asked) = &mut program.asked
             {
-                asked.is_late |= asked.until <= now;
+                asked.is_late |= asked.until <= self.pressed;
             }
         }
     }
@@ -237,7 +236,7 @@ impl<B: Backend> Server<B> {
     /// Refuses requests whose time is over, after a whole round for them. Returns true if there was one. A writer's time is over with the
     /// round, unless a program is ending whose memory will be free.
     fn refuse_late(&mut self, place: DeviceId, blocked: &BTreeSet<u64>) -> bool {
-        let (now, ended) = (Instant::now(), self.pressure(place).ended);
+        let (now, ended) = (self.pressed, self.pressure(place).ended);
         let is_any_ending = self.lingering.iter().any(|one| one.is_program_on(place));
         let late = self.waiting(place).filter(|(id, Waits { wanted, is_writers, .. })| {
             let is_tried = if blocked.contains(id) { wanted.was_in_vain } else { ended > wanted.rounds };
@@ -266,11 +265,11 @@ impl<B: Backend> Server<B> {
 
     /// Returns when the server must act for programs that wait.
     pub(super) fn press_at(&self) -> Option<Instant> {
-        let (now, settles) = (Instant::now(), self.settles_until());
+        let settles = self.settles_until();
         let waiting = self.connections.values().filter_map(Connection::waits).flat_map(|waits| {
             let paused = self.pressures.get(&waits.place).and_then(|pressure| pressure.paused);
             // A wait that is over goes on until the round ends. There are no rounds before the server has settled.
-            [settles.or(paused), Some(waits.wanted.until).filter(|until| *until > now)]
+            [settles.or(paused), Some(waits.wanted.until).filter(|until| *until > self.pressed)]
         });
         let asked =
             self.programs().filter_map(|(_, _, program)| program.asked.filter(|asked| !asked.is_late));

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The time after the start of a server in which pools join that an earlier server knew, which was killed.
-const TO_RETURN: Duration = Duration::from_secs(1);
+pub(super) const TO_RETURN: Duration = Duration::from_secs(1);
 
 /// How many holders a refusal names.
 const NAMED: usize = 8;
@@ -258,12 +258,12 @@ impl<B: Backend> Server<B> {
 
     /// Notes that a pool has joined with memory: the server may have been started again, and others come too.
     fn note_join(&mut self, holds: u64) {
-        self.is_again |= holds > 0 && self.began.elapsed() < TO_RETURN;
+        self.is_again |= holds > 0 && Instant::now() < self.returns_until;
     }
 
     /// Returns until when pools may still come that an earlier server knew. Until then nothing is granted that they may hold.
     pub(super) fn settles_until(&self) -> Option<Instant> {
-        Some(self.began + TO_RETURN).filter(|until| self.is_again && *until > Instant::now())
+        Some(self.returns_until).filter(|until| self.is_again && *until > self.pressed)
     }
 
     /// Returns true for the server's own user and for root.

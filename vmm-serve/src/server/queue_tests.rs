@@ -123,6 +123,31 @@ fn requests_behind_a_refused_one_are_served() {
     assert!(matches!(reply, Some(Reply::Budget { granted: Ok(_), .. })), "{reply:?}, and waits {wait:?}");
 }
 
+/// Lets a pool join that has memory of an earlier server.
+fn come_back(served: &mut Served, units: u64) -> Channel {
+    let device = served.server.backend.devices()[0].uuid.unwrap();
+    let mut back = newest(served);
+    let join = Join { name: "b".to_owned(), device, priority: 0, holds: units * UNIT };
+    say(&mut back, &Request::Join(join));
+    served.run();
+    assert_eq!(hear(&mut back), Some(Reply::Joined));
+    back
+}
+
+/// A server that takes over from one that settles goes on with it; one that takes over later knows all pools.
+#[test]
+fn a_successor_goes_on_to_settle() {
+    let mut served = Served::new(limits(20));
+    served.server.returns_until = Instant::now() + 10 * LONG;
+    let _back = come_back(&mut served, 2);
+    served.server = served.successor().unwrap();
+    assert!(served.server.settles_until().unwrap() > Instant::now() + LONG);
+    served.server.returns_until = Instant::now();
+    served.server = served.successor().unwrap();
+    let _new = come_back(&mut served, 2);
+    assert_eq!(served.server.settles_until(), None);
+}
+
 /// Until pools are back that an earlier server knew, nothing is granted.
 #[test]
 fn a_server_that_settles_waits_for_it() {
@@ -131,11 +156,7 @@ fn a_server_that_settles_waits_for_it() {
     let _region = creator(&mut served, 1, 12);
     reserve(&mut wants, 10, 60_000);
     served.run();
-    let device = served.server.backend.devices()[0].uuid.unwrap();
-    let mut back = newest(&mut served);
-    say(&mut back, &Request::Join(Join { name: "b".to_owned(), device, priority: 0, holds: 2 * UNIT }));
-    served.run();
-    assert_eq!(hear(&mut back), Some(Reply::Joined));
+    let _back = come_back(&mut served, 2);
     let mut steps = 0;
     while served.server.settles_until().is_some() {
         let wait = served.server.next_wait(LONG);
@@ -143,6 +164,28 @@ fn a_server_that_settles_waits_for_it() {
         steps += 1;
     }
     assert!(steps < 20, "{steps} steps");
+}
+
+/// Moments that pass after requests were served and before the server waits.
+#[test]
+fn moments_pass_unforgotten() {
+    let mut served = Served::new(limits(20));
+    let _back = come_back(&mut served, 2);
+    let mut wants = program(&mut served, 0);
+    reserve(&mut wants, 10, 60_000);
+    served.run();
+    // The server has settled.
+    served.server.returns_until = served.server.pressed + Duration::from_nanos(1);
+    assert_eq!(served.server.next_wait(LONG), Duration::ZERO);
+    served.run();
+    assert!(matches!(hear(&mut wants), Some(Reply::Budget { granted: Ok(_), .. })));
+    // A wait is over.
+    reserve(&mut wants, 10, 60_000);
+    served.run();
+    let until = served.server.pressed + Duration::from_nanos(1);
+    let mut waiting = served.server.connections.values_mut();
+    waiting.find_map(Connection::wanted_mut).unwrap().until = until;
+    assert_eq!(served.server.next_wait(LONG), Duration::ZERO);
 }
 
 /// A writer whose region is dropped meanwhile needs nothing of the programs.

@@ -9,7 +9,7 @@ use gpu_vmm_share::manifest::{MemoryKind, SharedPiece};
 use serde::{Deserialize, Serialize};
 
 /// The version of these types. Every change increments it.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 /// The limit of an encoded state, in bytes.
 pub(super) const MAX_BYTES: u64 = 1 << 30;
@@ -19,6 +19,9 @@ pub(super) const MAX_BYTES: u64 = 1 << 30;
 #[derive(Serialize, Deserialize)]
 pub(super) struct State {
     pub(super) next: u64,
+    /// How long pools can still come back that a killed server knew, and whether some have.
+    pub(super) returns_ms: u64,
+    pub(super) is_again: bool,
     /// The socket's path.
     pub(super) socket: Vec<u8>,
     /// The identity of that path, if the server removes it.

@@ -128,6 +128,8 @@ impl<B: Backend> Server<B> {
         let mut server = Self::new(backend, listener, options);
         (server.books, server.layouts, server.regions) = (books, of_layouts, regions);
         (server.connections, server.lingering, server.next) = (connections, lingering, state.next);
+        server.returns_until = Instant::now() + Duration::from_millis(state.returns_ms);
+        server.is_again = state.is_again;
         // Some connections may have ended when the other server handed over.
         server.has_ended = true;
         Ok(server)

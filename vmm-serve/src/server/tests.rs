@@ -12,6 +12,7 @@ use gpu_vmm_testkit::forked::alone;
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendFlags, send};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::Serialize;
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -32,6 +33,19 @@ impl Served {
         let listener = Listener::bind(folder.path().join("socket")).unwrap();
         let backend = HostConfig::new().granularity(Bytes(UNIT)).open().unwrap();
         Self { server: Server::new(backend, listener, options), _folder: folder }
+    }
+
+    /// Lets another server take over from this one, as another process would.
+    pub(super) fn successor(&mut self) -> Result<Server<HostBackend>> {
+        let (options, path) = (self.server.options.clone(), self.server.listener.path().to_owned());
+        std::thread::scope(|scope| {
+            let backend = HostConfig::new().granularity(Bytes(UNIT)).open().unwrap();
+            let new = scope.spawn(move || Server::take_over(backend, path, options));
+            while !self.server.is_over() && !new.is_finished() {
+                self.server.step(Duration::from_millis(1)).unwrap();
+            }
+            new.join().unwrap()
+        })
     }
 
     /// Lets the server do all that it can without waiting for a client, each time in less than a second.
@@ -128,7 +142,7 @@ impl Served {
     }
 }
 
-pub(super) fn say_with(channel: &mut Channel, request: &Request, descriptors: &[BorrowedFd<'_>]) {
+pub(super) fn say_with(channel: &mut Channel, request: &impl Serialize, descriptors: &[BorrowedFd<'_>]) {
     channel.set_wait(Duration::ZERO);
     // The server may have ended the connection.
     let _ = extend::send(channel, OPERATION, request, descriptors);
