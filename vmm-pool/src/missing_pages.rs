@@ -344,7 +344,8 @@ impl<B: Backend> Pool<B> {
         (settled, turn): (bool, &mut Option<Mapping<'a, B>>),
     ) -> Result<(CoreGuard<'a, B>, BlockMemory, StreamIndex), Shortage> {
         let budget = core.ledger.budget();
-        let size = rounded(request.size).ok_or(Shortage::Memory(ExhaustedResource::Budget(budget)))?;
+        let size = rounded(request.size, request.alignment);
+        let size = size.ok_or(Shortage::Memory(ExhaustedResource::Budget(budget)))?;
         let request = Request { size, ..request };
         let retired = core.streams.retired;
         let piece = match core.take(request, settled) {

@@ -303,7 +303,7 @@ impl<B: Backend> Pool<B> {
         alignment: Bytes,
         (stream, captures): (Stream<'static>, bool),
     ) -> Option<Ready<B>> {
-        let rounded = rounded(size.0).filter(|rounded| *rounded > MEDIUM && !captures)?;
+        let rounded = rounded(size.0, alignment.0).filter(|rounded| *rounded > MEDIUM && !captures)?;
         self.owner.inner.last.take(stream, size.0, |body| {
             body.piece.size == rounded
                 && body.piece.address.is_multiple_of(alignment.0)

@@ -43,6 +43,8 @@ impl<B: Backend> Pool<B> {
 
 impl<'a, B: Backend> BlockRequest<'a, B> {
     /// Requests an address that is a multiple of `alignment`, a power of two. Every address is a multiple of 256.
+    ///
+    /// With more than 512 bytes, the block occupies a multiple of the alignment, or of 4 KiB if that is less.
     #[inline]
     pub fn alignment(self, alignment: Bytes) -> Self {
         Self { alignment, ..self }

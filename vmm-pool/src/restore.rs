@@ -106,7 +106,7 @@ fn check_table(record: &PoolRecord) -> Result<()> {
 /// Returns the class of a slab with slots of a size.
 fn class_of_slots(slot: u64, size: u64) -> Option<usize> {
     let class = class_of(slot).filter(|class| *class < SMALL_CLASSES)?;
-    (size_of(class) == slot && rounded(slab_size(class)) == Some(size)).then_some(class)
+    (size_of(class) == slot && rounded(slab_size(class), UNIT) == Some(size)).then_some(class)
 }
 
 impl<B: Backend> Pool<B> {

@@ -4,7 +4,7 @@
 //! the sizes into other groups, from 512 bytes on, and does not count small ranges as h / 16, nor blocks in thread caches more than
 //! once: no proof covers that, but no random program has exceeded it. All that a run checks is decided here, with the groups of sizes in `groups`.
 
-use super::groups::{SLOT, UNIT, group_of, largest_of};
+use super::groups::{SLOT, group_of, largest_of, step};
 use super::load::{Load, Part, TagLoad};
 
 /// The most unfinished events of a stream, and for each stream, the most numbers of forgotten streams whose last event is unfinished. An
@@ -105,7 +105,7 @@ pub(super) fn reserved_of(tag: &TagLoad, settings: &Settings) -> u64 {
 pub fn most_mapped(blocks: &[(u64, u64)], page: u64) -> u64 {
     let mut tag = TagLoad::default();
     for (size, alignment) in blocks {
-        let part = Part::new(0, size.next_multiple_of(UNIT), *alignment);
+        let part = Part::new(0, size.next_multiple_of(step(*alignment)), *alignment);
         tag.add(&part);
     }
     mapped_of(&tag, &Settings { page, streams: 1, threads: 1, kinds: 1 })

@@ -19,6 +19,11 @@ pub(super) const fn largest_of(group: u32) -> u64 {
     UNIT << ((group + 1) * RATIO_BITS)
 }
 
+/// Returns what the size of a block without a size class is rounded up to a multiple of.
+pub(super) fn step(alignment: u64) -> u64 {
+    alignment.clamp(UNIT, 4 << 10)
+}
+
 /// Returns the addresses that a block needs: a gap next to an aligned block may be as large as the alignment.
 pub(super) fn footprint(capacity: u64, alignment: u64) -> u64 {
     if alignment > UNIT { capacity.saturating_add(alignment) } else { capacity }

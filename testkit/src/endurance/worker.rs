@@ -1,5 +1,6 @@
 //! One thread of a program: its blocks, and its steps.
 
+use super::groups::step;
 use super::load::Part;
 use super::model::Position;
 use super::state::Run;
@@ -127,7 +128,9 @@ impl<B: Backend> Worker<B> {
             }
         };
         let capacity = block.capacity().0;
-        if !block.address().0.is_multiple_of(alignment) || capacity < size || capacity > size + size / 4 + 512
+        if !block.address().0.is_multiple_of(alignment)
+            || capacity < size
+            || capacity > size + size / 4 + step(alignment)
         {
             let at = block.address();
             run.violate(format!(

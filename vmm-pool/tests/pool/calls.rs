@@ -140,6 +140,23 @@ fn best_plain_allocation_is_released() {
     assert_eq!(allocations(&pool), [24], "a request of the whole budget");
 }
 
+/// Otherwise a call would go through as many ranges as there are gaps between small blocks.
+#[test]
+fn blocks_of_one_alignment_leave_no_gaps() {
+    let backend = HostConfig::new().open().unwrap();
+    let pool = pool(&backend, |builder| builder);
+    let occupied = |size, alignment| {
+        let block = pool.request(Bytes(size)).alignment(Bytes(alignment)).alloc().unwrap();
+        assert!(block.address().is_aligned_to(Bytes(alignment)));
+        block.capacity().0
+    };
+    assert_eq!(occupied(256, 1024), 1024);
+    assert_eq!(occupied(1025, 1024), 2048);
+    assert_eq!(occupied(256, 1 << 16), 4096);
+    assert_eq!(occupied((3 << 20) + 1, 4096), (3 << 20) + 4096);
+    assert_eq!(occupied((3 << 20) + 1, 512), (3 << 20) + 512);
+}
+
 /// Otherwise a request with an alignment makes plain allocations until one fits by chance.
 #[test]
 fn an_aligned_block_takes_one_plain_allocation() {

@@ -43,6 +43,9 @@ pub(super) struct Range {
     pub(super) state: RangeState,
 }
 
+/// The largest alignment that sizes are rounded up to.
+const MOST_ROUNDED: u64 = 4 << 10;
+
 /// The bin of a range that is in none.
 const UNLISTED: u16 = u16::MAX;
 
@@ -431,7 +434,10 @@ impl Ranges {
     }
 }
 
-/// Returns `size` rounded up to a multiple of the unit.
-pub(crate) fn rounded(size: u64) -> Option<u64> {
-    size.checked_next_multiple_of(UNIT)
+/// Returns `size` rounded up to a multiple of the unit and, up to 4 KiB, of the alignment.
+///
+/// Otherwise blocks of one alignment would have gaps between them that hardly any request fits into. Ready gaps and waiting blocks are not
+/// joined, so that a run of many small blocks would have as many ranges, and each call would go through all of them.
+pub(crate) fn rounded(size: u64, alignment: u64) -> Option<u64> {
+    size.checked_next_multiple_of(alignment.clamp(UNIT, MOST_ROUNDED))
 }
