@@ -4,7 +4,7 @@
 use crate::cargo::{self, Program};
 use crate::environment::{LIBRARY_PATH, leave_the_machines, search_path};
 use crate::layout::Layout;
-use crate::suites::{Job, or_group, without_sweeps};
+use crate::suites::{Job, or_group, with_fewer_rounds, without_sweeps};
 use crate::trouble::{Answer, Doing};
 use std::ffi::OsStr;
 use std::fs;
@@ -62,6 +62,9 @@ pub(crate) fn jobs(layout: &Layout, filter: &[String]) -> Answer<Vec<Job>> {
             command.args(filter).current_dir(&program.folder);
             if is_suite && devices == 1 {
                 without_sweeps(&mut command);
+            }
+            if is_suite && !layout.long {
+                with_fewer_rounds(&mut command);
             }
             if let Some(skipped) = skipped {
                 command.args(["--skip", skipped]);

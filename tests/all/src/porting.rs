@@ -3,7 +3,7 @@
 
 use crate::cargo;
 use crate::layout::Layout;
-use crate::suites::Job;
+use crate::suites::{Job, with_fewer_rounds};
 use crate::trouble::Answer;
 
 /// Returns the job that builds the crate into the workspace's folder, which has its dependencies already, and runs its suite.
@@ -12,6 +12,9 @@ pub(crate) fn job(layout: &Layout) -> Answer<Job> {
     command.args(["test", "--quiet", "--locked", "--test", "suite", "--manifest-path"]);
     command.arg(cargo::workspace()?.join("tests/porting/Cargo.toml"));
     command.arg("--target-dir").arg(cargo::target_folder()?);
+    if !layout.long {
+        with_fewer_rounds(&mut command);
+    }
     let log = layout.logs().join("porting.txt");
     Ok(Job { name: "tests/porting, the guide's backend".to_owned(), command, log })
 }

@@ -54,7 +54,8 @@ struct Bench<'a, B: TestKit> {
     subject: &'a Subject<B>,
     backend: Faulty<B>,
     pool: Pool<Faulty<B>>,
-    store: BackingStore<Faulty<B>>,
+    /// Absent until it is used.
+    store: Option<BackingStore<Faulty<B>>>,
     blocks: Vec<Block<Faulty<B>>>,
     other: Stream<'static>,
 }
@@ -64,8 +65,13 @@ impl<'a, B: TestKit> Bench<'a, B> {
         let backend = FaultInject::new(subject.backend.clone());
         let builder = Pool::builder(&backend).device(subject.device).keep(keep).scrub();
         let pool = builder.build().unwrap();
-        let store = BackingStore::pinned(&backend, Bytes(pool.snapshot().page * 16)).unwrap();
-        Self { subject, pool, store, blocks: Vec::new(), backend, other }
+        Self { subject, pool, store: None, blocks: Vec::new(), backend, other }
+    }
+
+    fn store(&mut self) -> BackingStore<Faulty<B>> {
+        let size = self.pages(16);
+        let Self { store, backend, .. } = self;
+        store.get_or_insert_with(|| BackingStore::pinned(backend, size).unwrap()).clone()
     }
 
     fn pages(&self, count: u64) -> Bytes {
@@ -185,8 +191,12 @@ fn failing_growth<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn holes<B: TestKit>(bench: &mut Bench<'_, B>) {
+    holes_among(bench, 8);
+}
+
+fn holes_among<B: TestKit>(bench: &mut Bench<'_, B>, blocks: usize) {
     let pool = bench.pool.clone();
-    for _ in 0..8 {
+    for _ in 0..blocks {
         bench.add(&pool, Bytes(bench.pages(3).0 / 2)).unwrap();
     }
     bench.thin();
@@ -223,9 +233,11 @@ fn failing_suspend<B: TestKit>(subject: &Subject<B>) {
     let prepare = |bench: &mut Bench<'_, B>| {
         holes(bench);
         bench.add(&bench.pool.clone(), Bytes(5000)).unwrap();
+        bench.store();
     };
     let act = |bench: &mut Bench<'_, B>| {
-        bench.pool.suspend("", &bench.store, idle())?;
+        let store = bench.store();
+        bench.pool.suspend("", &store, idle())?;
         let calls = bench.backend.stop();
         bench.pool.resume("").map(|_| calls)
     };
@@ -279,7 +291,8 @@ fn failing_resume<B: TestKit>(subject: &Subject<B>) {
     let prepare = |bench: &mut Bench<'_, B>| {
         holes(bench);
         bench.add(&bench.pool.clone(), Bytes(5000)).unwrap();
-        bench.pool.suspend("", &bench.store, idle()).unwrap();
+        let store = bench.store();
+        bench.pool.suspend("", &store, idle()).unwrap();
     };
     let act = |bench: &mut Bench<'_, B>| bench.pool.resume("").map(|_| bench.backend.stop());
     sweep_suspended(subject, prepare, act);
@@ -288,7 +301,8 @@ fn failing_resume<B: TestKit>(subject: &Subject<B>) {
 fn failing_move<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let prepare = |bench: &mut Bench<'_, B>| {
-        holes(bench);
+        // Few, since each of the many calls of a move fails once.
+        holes_among(bench, 3);
         bench.add(&bench.pool.clone(), Bytes(5000)).unwrap();
         // A driver that exports no memory has one kind.
         if let Ok(other) = bench.pool.with_memory(bench.pool.memory().shareable()) {
