@@ -94,7 +94,8 @@ impl ImportOptions {
                 Ok(imported)
             }
             Err(error) => {
-                // If this cannot be sent, the exporter still sees the channel closed.
+                // If this cannot be sent at once, the exporter still sees the channel closed.
+                channel.set_wait(Duration::ZERO);
                 let _ = channel.send(Operation::ReceiveRegion, &refusal(0, &error), &[]);
                 Err(error)
             }

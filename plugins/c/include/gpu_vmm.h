@@ -5,7 +5,8 @@
 // All sizes are bytes, and all addresses are device addresses.
 //
 // Threads: several threads may use one object. The comment of a type says whether their calls run at the same time or take turns: a call
-// that takes turns waits until the call before it on the same object has returned, whatever that waits for.
+// that takes turns waits until the call before it on the same object has returned, whatever that waits for. A thread must not be cancelled
+// (pthread_cancel) during a call: that ends the process.
 //
 // Results: every function with a status first sets its out-parameters to zero or NULL, and a descriptor to -1. After an error they hold
 // that. The bytes that a function has copied to `to` by then are undefined. A call that fails has changed nothing, unless it returns
@@ -1243,6 +1244,8 @@ gpu_vmm_status gpu_vmm_followed_apply(const gpu_vmm_followed *followed,
 
 // Releases the memory after waiting for the devices, and reports that to the exporter. Later calls with the region, except
 // gpu_vmm_followed_free, return GPU_VMM_INVALID_ARGUMENT.
+//
+// Returns GPU_VMM_BUSY for a capture. The exporter learns that the memory is kept, and gpu_vmm_collect releases it after the capture.
 //
 // # Safety
 //

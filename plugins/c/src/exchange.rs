@@ -462,6 +462,8 @@ pub unsafe extern "C" fn gpu_vmm_followed_apply(followed: *const Followed, may_m
 /// Releases the memory after waiting for the devices, and reports that to the exporter. Later calls with the region, except
 /// gpu_vmm_followed_free, return GPU_VMM_INVALID_ARGUMENT.
 ///
+/// Returns GPU_VMM_BUSY for a capture. The exporter learns that the memory is kept, and gpu_vmm_collect releases it after the capture.
+///
 /// # Safety
 ///
 /// `followed` is null or a followed region.

@@ -272,14 +272,12 @@ pub unsafe extern "C" fn gpu_vmm_region_suspend(
         // SAFETY: guaranteed by the caller.
         let (region, keep) = unsafe { (object("region", region)?, optional_os("keep", keep)?) };
         let contents = || Ok(region.memory.with(Memory::mapped)?);
-        let mut stores = region.stores.lock()?;
-        let store = stores.store(&region.backend, keep, contents)?;
         let done = WaitFor::all_devices();
-        let suspended = if force {
-            region.memory.suspend_exported(&store, done)
-        } else {
-            region.memory.suspend(&store, done)
+        let suspend = |store: &_| match force {
+            true => region.memory.suspend_exported(store, done),
+            false => region.memory.suspend(store, done),
         };
+        let suspended = region.stores.lock()?.save(&region.backend, keep, contents, suspend)?;
         let suspended = suspended.map_err(taken_away)?;
         // SAFETY: guaranteed by the caller.
         unsafe { give_if_wanted(bytes, if suspended.already { 0 } else { suspended.memory.0 }) };

@@ -13,9 +13,9 @@ use std::ffi::{OsStr, c_char};
 impl Pool {
     /// Suspends a tag after the devices have finished.
     pub(crate) fn suspend(&self, tag: &str, keep: Option<&OsStr>) -> CallResult<Bytes> {
-        let mut stores = self.stores.lock()?;
-        let store = stores.store(&self.backend, keep, || Ok(self.blocks.occupied(tag)?))?;
-        Ok(self.blocks.suspend(tag, &store, WaitFor::all_devices())?)
+        let contents = || Ok(self.blocks.occupied(tag)?);
+        let suspend = |store: &_| self.blocks.suspend(tag, store, WaitFor::all_devices());
+        Ok(self.stores.lock()?.save(&self.backend, keep, contents, suspend)??)
     }
 }
 

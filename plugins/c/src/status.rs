@@ -7,6 +7,7 @@ use gpu_vmm::{Error, ErrorKind};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
+use std::sync::Mutex;
 
 /// The result of a call: GPU_VMM_OK or the code of an error.
 pub type Status = i32;
@@ -137,12 +138,22 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
 
+/// The text of the last error of threads whose locals are gone: static objects of C++, and functions of `atexit`, run after those of the
+/// main thread.
+static LAST_OF_ENDING: Mutex<Option<CString>> = Mutex::new(None);
+
 /// Stores the failure's text for [`gpu_vmm_last_error`] and returns its status.
 pub(crate) fn keep(failure: Failure) -> Status {
     let mut text = failure.text.into_owned().into_bytes();
     text.retain(|byte| *byte != 0);
-    // Fails while the thread ends, when its locals are gone: no caller can read the text then.
-    let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(text).unwrap_or_default());
+    let mut text = Some(CString::new(text).unwrap_or_default());
+    let kept = LAST.try_with(|last| *last.borrow_mut() = text.take().unwrap_or_default());
+    // Nothing waits: a thread that had the lock may not exist in a forked child.
+    if kept.is_err()
+        && let Ok(mut last) = LAST_OF_ENDING.try_lock()
+    {
+        *last = text;
+    }
     failure.status
 }
 
@@ -150,7 +161,11 @@ pub(crate) fn keep(failure: Failure) -> Status {
 /// code and name. Empty if no call of this thread has failed. The pointer is valid until this thread's next call that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_last_error() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    let of_ending = |_| {
+        let last = LAST_OF_ENDING.try_lock().ok();
+        last.and_then(|last| Some(last.as_ref()?.as_ptr())).unwrap_or(c"".as_ptr())
+    };
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or_else(of_ending)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::call::held;
 use crate::status::{CallResult, Failure};
 use gpu_vmm::extend::{InstanceId, Lock};
-use gpu_vmm::{AnyBackend, Backend as _, BackingStore, Bytes, Operation, StagingRing};
+use gpu_vmm::{AnyBackend, Backend as _, BackingStore, Bytes, Detail, Operation, StagingRing};
 use std::ffi::OsStr;
 #[cfg(unix)]
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,6 +15,9 @@ const THREADS: &str = "GPU_VMM_COPY_THREADS";
 
 /// The largest number of threads that the variable can set.
 const MAX_THREADS: usize = 256;
+
+/// How often a store is chosen again for contents that grow meanwhile.
+const CHOICES: usize = 16;
 
 /// The stores of a pool or a region. Stores that are slow to create are created on first use and kept.
 #[derive(Debug, Default)]
@@ -88,6 +91,25 @@ impl Stores {
 }
 
 impl Made {
+    /// Saves contents to the store that `keep` names, with space for what `contents` returns. If other threads add memory between the two,
+    /// the store is chosen again.
+    pub(crate) fn save<T>(
+        &mut self,
+        backend: &AnyBackend,
+        keep: Option<&OsStr>,
+        contents: impl Fn() -> CallResult<Bytes>,
+        save: impl Fn(&BackingStore<AnyBackend>) -> gpu_vmm::Result<T>,
+    ) -> CallResult<gpu_vmm::Result<T>> {
+        for _ in 0..CHOICES {
+            let store = self.store(backend, keep, &contents)?;
+            match save(&store) {
+                Err(error) if matches!(error.detail(), Detail::BackingStoreFull { .. }) => {}
+                saved => return Ok(saved),
+            }
+        }
+        Ok(save(&self.store(backend, keep, contents)?))
+    }
+
     /// Returns the store that `keep` names, with space for the number of bytes that `contents` returns.
     pub(crate) fn store(
         &mut self,
@@ -185,6 +207,27 @@ mod tests {
 
     use super::*;
     use gpu_vmm::Vendor;
+
+    #[test]
+    fn contents_that_grow_meanwhile_get_another_store() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let region = || {
+            let mut region = gpu_vmm::Region::builder(&host).reserve(Bytes::mib(4)).build().unwrap();
+            region.grow_to(Bytes::mib(4)).unwrap();
+            std::cell::RefCell::new(region)
+        };
+        let suspend = |region: &std::cell::RefCell<gpu_vmm::Region<_>>, sizes: &[u64]| {
+            let sizes = std::cell::RefCell::new(sizes.iter());
+            let contents = || Ok(Bytes::mib(*sizes.borrow_mut().next().unwrap()));
+            Made::default().save(&host, Some("pinned".as_ref()), contents, |store| {
+                region.borrow_mut().suspend(store, gpu_vmm::WaitFor::all_devices())
+            })
+        };
+        assert_eq!(suspend(&region(), &[1, 2, 4]).unwrap().unwrap().memory, Bytes::mib(4));
+        // Not for ever: another thread may add memory faster than this one saves it.
+        let error = suspend(&region(), &[1; CHOICES + 1]).unwrap().unwrap_err();
+        assert!(matches!(error.detail(), Detail::BackingStoreFull { .. }), "{error}");
+    }
 
     #[test]
     fn second_suspension_gets_own_pinned_memory() {

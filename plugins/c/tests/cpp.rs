@@ -140,7 +140,12 @@ const RETURNING: [&str; 1] = ["no_exceptions.cpp"];
 
 /// One source with several programs, each in a namespace of its own, so that a compiler reads the headers once.
 fn together(throws: bool) -> String {
+    // As of a header that defines them, such as that of Windows.
     let mut source = String::from(
+        "#define min(a, b) ((a) < (b) ? (a) : (b))\n#define max(a, b) ((a) < (b) ? (b) : (a))\n",
+    );
+    source.push_str("#include <gpu_vmm.hpp>\n#undef min\n#undef max\n");
+    source.push_str(
         "#include \"tests/cpp/support.hpp\"\n#include \"examples/cpp/streams.hpp\"\n#include <gpu_vmm.hpp>\n",
     );
     source.push_str("#include <cstdio>\n#include <numeric>\n#include <poll.h>\n#include <signal.h>\n#include <sys/wait.h>\n#include <unistd.h>\n");

@@ -76,6 +76,8 @@ struct Held {
         demand(gpu_vmm_read(pool, block, &byte, 1) == answer, "a read");
         demand(gpu_vmm_open(name, &again) == answer, "opening");
         demand(gpu_vmm_memory(backend, 0, &address, &bytes) == answer, "free memory");
+        demand(gpu_vmm_free(nullptr, 1) == GPU_VMM_INVALID_ARGUMENT, "a free without a pool");
+        demand(std::strstr(gpu_vmm_last_error(), "pool") != nullptr, "its error has a text");
         CHECK(gpu_vmm_pool_stats(pool, &text));
         gpu_vmm_string_free(text);
         const gpu_vmm_status freed = gpu_vmm_free(pool, block);

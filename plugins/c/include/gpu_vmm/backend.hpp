@@ -16,7 +16,7 @@ class capture : public detail::owner<gpu_vmm_capture, detail::end_capture> {
 public:
     using owner::owner;
 
-    /// Ends the announcement, once the capture has ended.
+    /// Ends the announcement, once the capture has ended. Does nothing if it is over.
     result<void> close() { return detail::call("capture::close", gpu_vmm_capture_end, release()); }
 };
 

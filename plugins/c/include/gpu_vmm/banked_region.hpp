@@ -73,7 +73,8 @@ public:
     /// Adds an observer. It is removed with the banked region.
     result<void> add_observer(observer functions) {
         const auto add = [this](const gpu_vmm_observer *c) { return gpu_vmm_banked_on_backing_change(get(), c); };
-        return detail::finish("banked_region::add_observer", detail::add_observer(std::move(functions), add));
+        return detail::add_observer(std::move(functions), add,
+                                    [](gpu_vmm_status status) { return detail::finish("banked_region::add_observer", status); });
     }
 };
 

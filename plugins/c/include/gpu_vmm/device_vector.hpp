@@ -15,6 +15,7 @@ GPU_VMM_BEGIN_NAMESPACE
 template <class T>
 class device_vector {
     static_assert(std::is_trivially_copyable_v<T>, "elements are copied as bytes");
+    static_assert(!std::is_same_v<std::remove_cv_t<T>, bool>, "std::vector<bool> has no bytes to copy; use std::uint8_t");
 
 public:
     /// The type of the elements.
@@ -128,7 +129,7 @@ public:
     }
 
 private:
-    static constexpr std::size_t max_count = std::numeric_limits<std::size_t>::max();
+    static constexpr std::size_t max_count = (std::numeric_limits<std::size_t>::max)();
 
     static std::uint64_t offset(std::size_t count) noexcept { return bytes::of<T>(count).count(); }
 

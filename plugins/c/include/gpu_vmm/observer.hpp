@@ -88,8 +88,8 @@ inline void call_after(void *context, const gpu_vmm_backing_change *change, std:
 inline void free_observer(void *context) noexcept { delete static_cast<observer *>(context); }
 
 /// Adds an observer by a function of the C library, which frees it when no callback will come any more.
-template <class Add>
-gpu_vmm_status add_observer(observer functions, Add add) {
+template <class Add, class Finish>
+auto add_observer(observer functions, Add add, Finish finish) {
     auto owned = std::make_unique<observer>(std::move(functions));
     gpu_vmm_observer c{};
     c.context = owned.get();
@@ -99,7 +99,8 @@ gpu_vmm_status add_observer(observer functions, Add add) {
     const gpu_vmm_status status = add(&c);
     // After an error `released` is not called.
     if (status == GPU_VMM_OK) (void)owned.release();
-    return status;
+    // Before the functions end: what they own may fail a call, whose text would be this error's.
+    return finish(status);
 }
 
 } // namespace detail

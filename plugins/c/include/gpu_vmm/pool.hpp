@@ -58,7 +58,7 @@ public:
     /// None.
     block() noexcept = default;
     /// Takes the other one's.
-    block(block &&other) noexcept : pool_(std::move(other.pool_)), address_(std::exchange(other.address_, 0)), size_(other.size_) {}
+    block(block &&other) noexcept : pool_(std::move(other.pool_)), address_(std::exchange(other.address_, 0)), size_(std::exchange(other.size_, {})) {}
     /// Frees its own and takes the other one's.
     block &operator=(block &&other) noexcept {
         block taken(std::move(other));
@@ -91,22 +91,26 @@ public:
 
     /// Copies bytes to the host and waits for the copy, not for work on streams.
     result<void> read(void *to, bytes size, bytes offset = {}) const {
+        if (!has(offset, size)) return beyond("block::read");
         return detail::call("block::read", gpu_vmm_read, pool_.get(), address_ + offset.count(), to, size.count());
     }
     /// Copies bytes of the host and waits for the copy, not for work on streams.
     result<void> write(const void *from, bytes size, bytes offset = {}) {
+        if (!has(offset, size)) return beyond("block::write");
         return detail::call("block::write", gpu_vmm_write, pool_.get(), address_ + offset.count(), from, size.count());
     }
 
     /// Frees the block, and reports why that failed: the end of the block does not.
     result<void> close() {
         const auto pool = std::move(pool_);
+        size_ = {};
         return detail::call("block::close", gpu_vmm_free, pool.get(), std::exchange(address_, 0));
     }
 
     /// Gives up the block, which the caller must free: see pool::free and pool::adopt.
     [[nodiscard]] device_address release() noexcept {
         pool_.reset();
+        size_ = {};
         return std::exchange(address_, 0);
     }
 
@@ -114,6 +118,12 @@ private:
     friend class pool;
     block(std::shared_ptr<gpu_vmm_pool> pool, device_address address, bytes size) noexcept
         : pool_(std::move(pool)), address_(address), size_(size) {}
+
+    // The C library knows addresses, which may be those of another block.
+    [[nodiscard]] bool has(bytes offset, bytes size) const noexcept { return offset <= size_ && size <= size_ - offset; }
+    static result<void> beyond(const char *operation) {
+        return detail::refuse<void>(operation, error_kind::out_of_range, "the bytes end behind the last one of the block");
+    }
 
     std::shared_ptr<gpu_vmm_pool> pool_;
     device_address address_ = 0;

@@ -143,6 +143,7 @@ public:
     explicit region_ref(gpu_vmm_region *object) noexcept : region_(object) {}
     /// The region of a temporary object would end before its reference.
     region_ref(region &&) = delete;
+    region_ref &operator=(region &&) = delete;
 
     /// Returns the region, for functions of the C library.
     [[nodiscard]] gpu_vmm_region *get() const noexcept { return region_; }
@@ -320,6 +321,7 @@ public:
     }
     /// Gives a range pages of a list, with the same contents, and returns the size of the copies.
     result<bytes> make_private(bytes offset, bytes length, const page_list &pages) {
+        if (!pages) return detail::refuse<bytes>("region::make_private", error_kind::invalid_argument, "the list of pages is empty");
         return detail::get<bytes>("region::make_private", gpu_vmm_region_make_private, region_, offset.count(), length.count(), pages.get());
     }
     /// Returns the number of holders of the memory at an offset: objects, and mappings, this one included.
@@ -330,8 +332,9 @@ public:
     result<observer_id> add_observer(observer functions) {
         std::uint64_t id = 0;
         const auto add = [&](const gpu_vmm_observer *c) { return gpu_vmm_region_on_backing_change(region_, c, &id); };
-        const gpu_vmm_status status = detail::add_observer(std::move(functions), add);
-        return detail::finish("region::add_observer", status, static_cast<observer_id>(id));
+        return detail::add_observer(std::move(functions), add, [&](gpu_vmm_status status) {
+            return detail::finish("region::add_observer", status, static_cast<observer_id>(id));
+        });
     }
     /// Removes an observer.
     result<void> remove_observer(observer_id id) {

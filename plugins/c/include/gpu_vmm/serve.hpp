@@ -202,6 +202,7 @@ public:
 
     /// Makes the new memory the next epoch, with a layout, and returns its number.
     result<std::uint64_t> commit(const serve::layout &layout) {
+        if (!layout) return detail::refuse<std::uint64_t>("lease::commit", error_kind::invalid_argument, "the layout is empty");
         return detail::get<std::uint64_t>("lease::commit", gpu_vmm_lease_commit, get(), layout.get());
     }
 
@@ -284,6 +285,10 @@ struct program_options {
 /// Lets the server at the path of its socket divide the memory of its devices between the pools of this program that are created from now on
 /// and those of other programs. A pool connects when it is created.
 inline result<void> set_pool_server(const std::string &path, const program_options &options = {}) {
+    // Null has a meaning for both.
+    if (detail::c_text(path) == nullptr || detail::c_text(options.name) == nullptr) {
+        return detail::refuse<void>("serve::set_pool_server", error_kind::invalid_argument, "the path or the name has a zero byte");
+    }
     gpu_vmm_program_options c{};
     c.name = options.name.empty() ? nullptr : detail::c_text(options.name);
     c.priority = options.priority;

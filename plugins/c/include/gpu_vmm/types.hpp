@@ -56,7 +56,7 @@ public:
     friend constexpr bool operator>=(bytes a, bytes b) noexcept { return a.count_ >= b.count_; }
 
 private:
-    static constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+    static constexpr std::uint64_t most = (std::numeric_limits<std::uint64_t>::max)();
     std::uint64_t count_ = 0;
 };
 

@@ -25,12 +25,12 @@ fn following_ends_with_the_wait() {
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
     let (began, mut followed) = (Instant::now(), null_mut());
     // SAFETY: the backend and the path are valid for the call, and the pointer is writable.
-    let status = unsafe { gpu_vmm_follow(backend, name.as_ptr(), 0, 200, &raw mut followed) };
+    let status = unsafe { gpu_vmm_follow(backend, name.as_ptr(), 0, 2000, &raw mut followed) };
     assert_ne!(status, GPU_VMM_OK);
     assert!(followed.is_null());
-    // The default of a channel is 30 seconds.
+    // The refusal, which nobody receives, is not waited for in its turn.
     let took = began.elapsed();
-    assert!(Duration::from_millis(200) <= took && took < Duration::from_secs(15), "{took:?}");
+    assert!(Duration::from_secs(2) <= took && took < Duration::from_secs(4), "{took:?}");
     // SAFETY: the backend was opened here and is not used any more.
     unsafe { gpu_vmm_close(backend) };
 }

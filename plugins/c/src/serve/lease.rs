@@ -165,6 +165,9 @@ pub unsafe extern "C" fn gpu_vmm_lease_close(lease: *const Lease) -> Status {
         let mut there = state.take().ok_or_else(|| closed(operation))?;
         let mut ended = None;
         let closed = lease.memory.change(operation, false, |region| {
+            // A wait that fails, as for a capture, changes nothing yet. The one that follows finds nothing to wait for.
+            let devices = || region.mappings().map(|mapping| mapping.memory.device());
+            WaitFor::all_devices().wait(region.backend(), devices)?;
             std::mem::swap(there.region_mut(), region);
             ended = Some(());
             Ok(())

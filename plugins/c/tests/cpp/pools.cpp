@@ -24,12 +24,18 @@ static void blocks(const gpu_vmm::backend &backend) {
     demand(VALUE(pool.resume("weights")) > 0_B, "a resumed tag");
     VALUE(block.read(text, 5_B, 1000_B));
     demand(std::strcmp(text, "kept") == 0, "the contents are restored");
+    // What is behind a block, and in front of it, is another one's.
+    FAILS(out_of_range, block.read(text, 1_B, 3_MiB));
+    FAILS(out_of_range, block.read(text, 5_B, 3_MiB - 4_B));
+    FAILS(out_of_range, block.write(text, 1_B, 1_GiB * (std::uint64_t{1} << 63)));
+    FAILS(out_of_range, block.write(text, 16_B, gpu_vmm::bytes(std::uint64_t(-8))));
     demand(VALUE(pool.trim_host()) > 0_B && VALUE(pool.host_memory()) == 0_B, "no host memory stays");
 
     // A block keeps its pool: it is freed after the pool's objects.
     auto lasting = VALUE(VALUE(gpu_vmm::pool::create(backend)).allocate(1_MiB));
     VALUE(lasting.write("x", 1_B));
     VALUE(lasting.close());
+    demand(lasting.size() == 0_B, "an empty block has no bytes");
     // And the tag's object: the block returns to the pool, which knows it no more.
     const auto address = block.address();
     weights = {};

@@ -128,6 +128,8 @@ static void exchange_memory(const gpu_vmm::backend &backend) {
     FAILS(access_denied, fork.fill(0_B, 1_B, 9));
     demand(VALUE(fork.make_private(0_B, unit)) == unit, "one page is copied");
     VALUE(fork.fill(0_B, 1_B, 9));
+    // No list would mean memory outside of every budget.
+    FAILS(invalid_argument, fork.make_private(0_B, unit, gpu_vmm::page_list()));
     VALUE(first.move_to_device(0));
 
     gpu_vmm::region_options options;
@@ -182,6 +184,18 @@ static void observe(const gpu_vmm::backend &backend) {
     region = {};
     demand(counted.use_count() == 1, "and frees it");
 #if GPU_VMM_EXCEPTIONS
+    // What the functions own may fail a call when it ends. The error is that of the call that was refused.
+    struct failing {
+        ~failing() { (void)gpu_vmm_free(nullptr, 1); }
+    };
+    gpu_vmm::observer ending;
+    ending.before = [owned = std::make_shared<failing>()](const gpu_vmm::backing_change &) { return owned != nullptr; };
+    try {
+        VALUE(gpu_vmm::region_ref().add_observer(std::move(ending)));
+        demand(false, "there is no region");
+    } catch (const gpu_vmm::error &error) {
+        demand(std::strstr(error.what(), "region") != nullptr, error.what());
+    }
     auto other = filled(backend, 4);
     gpu_vmm::observer throwing;
     throwing.before = [](const gpu_vmm::backing_change &) -> bool { throw std::runtime_error("no"); };

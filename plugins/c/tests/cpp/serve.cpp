@@ -46,6 +46,8 @@ static void layouts() {
 }
 
 static void programs(const gpu_vmm::backend &backend, const std::string &path) {
+    FAILS(invalid_argument, serve::set_pool_server(std::string("a\0b", 3)));
+    FAILS(invalid_argument, serve::set_pool_server(path, {std::string("a\0b", 3), 1, 20s, {}}));
     VALUE(serve::set_pool_server(path, {"C++", 1, 20s, {}}));
     auto pool = VALUE(gpu_vmm::pool::create(backend));
     VALUE(serve::set_no_pool_server());
@@ -85,6 +87,8 @@ int main(int count, char **arguments) {
     VALUE(VALUE(writer.region()).write("first", 6_B, 512_B));
     auto layout = VALUE(serve::layout::create());
     VALUE(layout.set_part({"letters", 512_B, {1, 8, 1, {2, 3}, {}}}));
+    // No layout would mean the former one.
+    FAILS(invalid_argument, writer.commit(serve::layout()));
     demand(VALUE(writer.commit(layout)) == 1, "the first epoch");
     FAILS(busy, client.create("model/weights", 1_MiB));
 
@@ -97,6 +101,10 @@ int main(int count, char **arguments) {
     demand(VALUE(writer.next(0ms)) == serve::lease_event::none && VALUE(writer.fd()) >= 0, "nothing to receive");
     demand(VALUE(writer.apply()) == 1, "nothing to apply");
     demand(VALUE(VALUE(writer.layout()).find_part("letters")).offset == 512_B, "the layout of the epoch");
+    auto capture = VALUE(backend.begin_capture());
+    FAILS(busy, writer.close());
+    demand(VALUE(writer.state()).epoch == 1, "the lease goes on");
+    VALUE(capture.close());
     VALUE(writer.close());
 
     auto reader = VALUE(client.open("model/weights", serve::lease_kind::write, 10s));
