@@ -1104,8 +1104,8 @@ void gpu_vmm_listener_free(gpu_vmm_listener *listener);
 //
 // From then on, the region's memory cannot be suspended or moved: the other process would keep the old memory.
 //
-// Returns GPU_VMM_TIMED_OUT if no process connects in time, GPU_VMM_ACCESS_DENIED for one of another user, GPU_VMM_UNSUPPORTED for memory
-// that was not created for it, and GPU_VMM_SUSPENDED.
+// Returns GPU_VMM_TIMED_OUT if no process connects in time, GPU_VMM_ACCESS_DENIED for one of another user, GPU_VMM_PEER for one that has
+// given up meanwhile, GPU_VMM_UNSUPPORTED for memory that was not created for it, and GPU_VMM_SUSPENDED. Another process can connect after it.
 //
 // # Safety
 //
