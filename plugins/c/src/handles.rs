@@ -85,11 +85,19 @@ fn slot(number: u32) -> Option<&'static Slot> {
     SLOTS.get(chunk)?.get()?.get(at)
 }
 
+/// Returns the generation of a slot that was never used. Two copies of the library in one process, such as a shared and a static one, have
+/// other ones: a pointer of the one names nothing in the other.
+fn first_generation() -> u32 {
+    const PAGE_BITS: u32 = 12;
+    // Small enough that billions of generations follow.
+    ((&raw const SLOTS).addr() >> PAGE_BITS) as u32 & 0x3fff_ffff | 1
+}
+
 /// Returns a slot, and creates its chunk if necessary.
 fn created(number: u32) -> Option<&'static Slot> {
     let (chunk, at) = place(number);
-    let empty =
-        || Slot { tag: AtomicU64::new(1 << 32), object: AtomicPtr::default(), next: AtomicU32::new(0) };
+    let tag = u64::from(first_generation()) << 32;
+    let empty = || Slot { tag: AtomicU64::new(tag), object: AtomicPtr::default(), next: AtomicU32::new(0) };
     let make = || (0..(FIRST as usize) << chunk).map(|_| empty()).collect();
     SLOTS.get(chunk)?.get_or_init(make).get(at)
 }
