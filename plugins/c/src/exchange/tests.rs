@@ -28,7 +28,7 @@ fn following_ends_with_the_wait() {
     let status = unsafe { gpu_vmm_follow(backend, name.as_ptr(), 0, 2000, &raw mut followed) };
     assert_ne!(status, GPU_VMM_OK);
     assert!(followed.is_null());
-    // The refusal, which nobody receives, is not waited for in its turn.
+    // The refusal, which the exporter does not read, is not waited for in its turn.
     let took = began.elapsed();
     assert!(Duration::from_secs(2) <= took && took < Duration::from_secs(4), "{took:?}");
     // SAFETY: the backend was opened here and is not used any more.
