@@ -5,9 +5,10 @@ from __future__ import annotations
 import operator
 import os
 import sys
-from typing import Optional, SupportsIndex, Union
+from enum import IntEnum
+from typing import Any, Optional, SupportsIndex, Type, TypeVar, Union
 
-from ._dtype import shown
+from ._dtype import digits, shown
 from .errors import InvalidArgument
 
 KEEP_NOTHING = 1
@@ -17,6 +18,8 @@ _IN_BYTES = {
     "alignment", "budget", "extend_by", "guard", "keep", "length", "offset", "other_offset", "page", "pinned_offset", "size", "source_offset",
 }  # fmt: skip
 """The arguments that are numbers of bytes."""
+
+Kind = TypeVar("Kind", bound=IntEnum)
 
 Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 """A path of a file or a directory."""
@@ -30,7 +33,7 @@ def unsigned(what: str, value: SupportsIndex, bits: int = 64) -> int:
         unit = ", a number of bytes" if what in _IN_BYTES else ""
         raise TypeError(f"{what}: expected an integer{unit}, not {shown(value)}") from None
     if not 0 <= number < 1 << bits:
-        raise InvalidArgument(f"{what}: {number} is not between 0 and 2^{bits} - 1")
+        raise InvalidArgument(f"{what}: {digits(number)} is not between 0 and 2^{bits} - 1")
     return number
 
 
@@ -42,8 +45,18 @@ def signed(what: str, value: SupportsIndex, bits: int) -> int:
         raise TypeError(f"{what}: expected an integer, not {shown(value)}") from None
     most = (1 << bits - 1) - 1
     if not -most - 1 <= number <= most:
-        raise InvalidArgument(f"{what}: {number} is not between {-most - 1} and {most}")
+        raise InvalidArgument(f"{what}: {digits(number)} is not between {-most - 1} and {most}")
     return number
+
+
+def member(what: str, value: Any, kind: Type[Kind]) -> Kind:
+    """Returns a member of an enumeration. Raises InvalidArgument for another number, TypeError for no number."""
+    try:
+        return kind(operator.index(value))
+    except TypeError:
+        raise TypeError(f"{what}: expected a {kind.__name__}, not {shown(value)}") from None
+    except ValueError:
+        raise InvalidArgument(f"{what}: {shown(value)} is no {kind.__name__}; expected one of {', '.join(kind.__members__)}") from None
 
 
 def text(what: str, value: str) -> bytes:

@@ -7,8 +7,8 @@ import operator
 from ctypes import c_char_p, c_int64, c_void_p, py_object, pythonapi
 from typing import Any, Optional, Sequence, SupportsIndex, Tuple
 
-from ._dtype import DType
-from ._handles import RegionHandle
+from ._dtype import DType, digits, shown
+from ._handles import RegionHandle, TensorHandle
 from ._library import address_of, check, library
 from ._typing import CapsuleType
 from .errors import InvalidArgument
@@ -57,16 +57,27 @@ def _destructor() -> int:
     return address_of("gpu_vmm_python_capsule_dropped")
 
 
-def tensor_of(region: RegionHandle, offset: int, dtype: DType, length: int, read_only: bool, versioned: bool) -> c_void_p:
-    """Returns a tensor of ``length`` elements of a region from ``offset`` bytes on. ``gpu_vmm_dlpack_delete`` deletes it."""
-    tensor = c_void_p()
-    shape = (c_int64 * 1)(length)
+def tensor_of(region: RegionHandle, offset: int, dtype: DType, length: int, read_only: bool, versioned: bool) -> TensorHandle:
+    """Returns a tensor of ``length`` elements of a region from ``offset`` bytes on."""
+    return _tensor_of(region, offset, (dtype.code, dtype.bits, 1), (c_int64 * 1)(length), None, read_only, versioned)
+
+
+def _tensor_of(
+    region: RegionHandle,
+    offset: int,
+    element: Tuple[int, int, int],
+    shape: ctypes.Array[c_int64],
+    strides: Optional[ctypes.Array[c_int64]],
+    read_only: bool,
+    versioned: bool,
+) -> TensorHandle:
+    made = TensorHandle(versioned)
     check(
         library().gpu_vmm_region_dlpack(
-            region, offset, dtype.code, dtype.bits, 1, 1, shape, None, read_only, versioned, ctypes.byref(tensor)
+            region, offset, *element, len(shape), shape, strides, read_only, versioned, made.place()
         )
     )
-    return tensor
+    return made
 
 
 def capsule(
@@ -91,14 +102,9 @@ def part_capsule(
     versioned: bool,
 ) -> CapsuleType:
     """Returns a capsule with a tensor of any shape. ``element``: the code, the bits and the lanes of its type in DLPack."""
-    destructor, tensor = _destructor(), c_void_p()
-    numbers = c_int64 * len(shape)
+    destructor, numbers = _destructor(), c_int64 * len(shape)
     steps = None if strides is None else numbers(*strides)
-    check(
-        library().gpu_vmm_region_dlpack(
-            region, offset, *element, len(shape), numbers(*shape), steps, read_only, versioned, ctypes.byref(tensor)
-        )
-    )
+    tensor = _tensor_of(region, offset, element, numbers(*shape), steps, read_only, versioned)
     return _capsule_of(tensor, versioned, destructor)
 
 
@@ -114,28 +120,23 @@ def reserved_capsule(
 
     The library exports mapped elements alone, so it exports none, and the shape is set before another library has the tensor.
     """
-    destructor, tensor = _destructor(), c_void_p()
-    none = (c_int64 * len(shape))()
-    check(
-        library().gpu_vmm_region_dlpack(
-            region, offset, *element, len(shape), none, none, False, versioned, ctypes.byref(tensor)
-        )
-    )
-    fields = _TensorStruct.from_address((tensor.value or 0) + (_TENSOR if versioned else 0))
+    destructor, none = _destructor(), (c_int64 * len(shape))()
+    tensor = _tensor_of(region, offset, element, none, none, False, versioned)
+    fields = _TensorStruct.from_address(tensor.address + (_TENSOR if versioned else 0))
     for at, (size, step) in enumerate(zip(shape, strides)):
         fields.shape[at], fields.strides[at] = size, step
     return _capsule_of(tensor, versioned, destructor)
 
 
-def _capsule_of(tensor: c_void_p, versioned: bool, destructor: int, copied: bool = False) -> CapsuleType:
-    try:
-        if copied and versioned:
-            flags = ctypes.c_uint64.from_address((tensor.value or 0) + _FLAGS)
-            flags.value |= _IS_COPIED
-        made: CapsuleType = _new(tensor, _VERSIONED if versioned else _PLAIN, destructor)
-    except BaseException:
-        library().gpu_vmm_dlpack_delete(tensor, versioned)
-        raise
+def _capsule_of(tensor: TensorHandle, versioned: bool, destructor: int, copied: bool = False) -> CapsuleType:
+    """Returns a capsule that owns a tensor, which the handle then does not."""
+    if copied and versioned:
+        flags = ctypes.c_uint64.from_address(tensor.address + _FLAGS)
+        flags.value |= _IS_COPIED
+    name = _VERSIONED if versioned else _PLAIN
+    # Python handles signals behind calls alone. So the handle or the capsule deletes the tensor, and never both.
+    pointer, tensor._as_parameter_ = tensor._as_parameter_, None
+    made: CapsuleType = _new(pointer, name, destructor)
     return made
 
 
@@ -145,7 +146,7 @@ def _pair(what: str, value: Any) -> Tuple[int, int]:
         one, other = value
         return operator.index(one), operator.index(other)
     except (TypeError, ValueError):
-        raise TypeError(f"__dlpack__: {what} must be a pair of integers, not {value!r}") from None
+        raise TypeError(f"__dlpack__: {what} must be a pair of integers, not {shown(value)}") from None
 
 
 def is_copy(here: Tuple[int, int], dl_device: Optional[Tuple[int, int]], copy: Optional[bool]) -> bool:
@@ -155,7 +156,7 @@ def is_copy(here: Tuple[int, int], dl_device: Optional[Tuple[int, int]], copy: O
     """
     wanted = here if dl_device is None else _pair("dl_device", dl_device)
     if wanted not in (here, _HOST_DEVICE):
-        raise BufferError(f"__dlpack__: the memory is on the device {here} and cannot be exported to {wanted}")
+        raise BufferError(f"__dlpack__: the memory is on the device {here} and cannot be exported to ({', '.join(map(digits, wanted))})")
     if wanted == here:
         return bool(copy)
     if copy is not None and not copy:
@@ -176,8 +177,8 @@ def versioned(
     if stream is not None:
         # The stream is only checked: the vector's own writes are complete when they return, so no stream must wait for them.
         number = operator.index(stream)
-        if number < -1 or here[0] == 1 and number != -1:
-            raise InvalidArgument(f"__dlpack__: {number} is no stream of the device {here}")
+        if not -1 <= number < 1 << 64 or here[0] == 1 and number != -1:
+            raise InvalidArgument(f"__dlpack__: {digits(number)} is no stream of the device {here}")
     if max_version is not None and _pair("max_version", max_version)[0] >= 1:
         return True
     if read_only:

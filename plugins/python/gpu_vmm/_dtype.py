@@ -129,9 +129,22 @@ def dtype_of_format(form: Optional[str]) -> Optional[DType]:
     return _BY_NAME.get({"Zf": "complex64", "Zd": "complex128"}.get(letters, "")) or _BY_CHAR.get(letters)
 
 
+def digits(number: Any) -> str:
+    """Returns a number for the text of an error. Python refuses to print integers of many thousand digits."""
+    if isinstance(number, int) and number.bit_length() > 256:
+        return f"an integer of {number.bit_length()} bits"
+    try:
+        return str(number)
+    except ValueError:
+        return f"a {type(number).__name__} of many digits"
+
+
 def shown(value: object) -> str:
     """Returns a value for the text of an error: its first characters and its type."""
-    text = repr(value)
+    try:
+        text = digits(value) if isinstance(value, int) and not isinstance(value, bool) else repr(value)
+    except Exception:
+        text = object.__repr__(value)  # such as a list with an integer of many thousand digits
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from ._dtype import shown
+from ._dtype import digits, shown
 from .errors import InvalidArgument, OutOfRange
 
 
@@ -19,7 +19,7 @@ def position(key: Any, length: int) -> int:
     except TypeError:
         raise TypeError(f"index: {shown(key)} is neither an integer nor a slice; a vector has one dimension") from None
     if not -length <= at < length:
-        raise OutOfRange(f"index: {at} is out of range for {length} elements")
+        raise OutOfRange(f"index: {digits(at)} is out of range for {length} elements")
     return at if at >= 0 else at + length
 
 

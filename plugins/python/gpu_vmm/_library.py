@@ -10,10 +10,10 @@ from ctypes import POINTER, c_bool, c_char, c_char_p, c_int, c_int32, c_int64, c
 from ctypes import c_void_p
 from typing import Any, Dict, List, Optional, Tuple
 
-from ._lock import Lock
+from ._lock import new_lock
 from ._signatures import FUNCTIONS as LOW_LEVEL
 from ._signatures import PropertiesStruct
-from .errors import Unsupported, from_status
+from .errors import Error, Unsupported, from_status
 
 VARIABLE = "GPU_VMM_C_LIBRARY"
 """The environment variable that names the library's file. It has precedence over the package's directory."""
@@ -141,7 +141,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_torch_pool": (_STATUS, [c_int32, POINTER(_OBJECT)]),
 }  # fmt: skip
 
-_lock = Lock()
+_lock = new_lock()
 _loaded: Optional[ctypes.CDLL] = None
 
 
@@ -221,16 +221,14 @@ def library() -> ctypes.CDLL:
 def check(status: int) -> None:
     """Raises the exception for a status other than OK, with this thread's last error as its text."""
     if status:
-        text = library().gpu_vmm_last_error() or b""
-        raise from_status(status, text.decode("utf-8", "replace"))
+        raise error_of(status)
 
 
-def take_text(pointer: c_void_p) -> str:
-    """Returns a string of the library and frees the library's copy."""
-    try:
-        return ctypes.string_at(pointer.value or 0).decode("utf-8") if pointer else ""
-    finally:
-        library().gpu_vmm_string_free(pointer)
+def error_of(status: int) -> Error:
+    """Returns the exception for a status other than OK."""
+    # Another call of this thread, in a signal's handler that runs in between, would replace the text. The library has no call for both.
+    text = library().gpu_vmm_last_error() or b""
+    return from_status(status, text.decode("utf-8", "replace"))
 
 
 def address_of(name: str) -> int:

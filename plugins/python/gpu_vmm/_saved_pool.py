@@ -7,8 +7,8 @@ import json
 from typing import Optional, Sequence, Tuple
 
 from ._arguments import Path, path_of, text
-from ._handles import BackendHandle, PoolHandle
-from ._library import PoolOptions, RestoredBlock, check, library, take_text
+from ._handles import BackendHandle, PoolHandle, text_of
+from ._library import PoolOptions, RestoredBlock, check, library
 from .errors import InvalidArgument
 from .results import AddressInfo
 
@@ -30,13 +30,13 @@ def save(pool: PoolHandle, path: Path, tags: Optional[Sequence[str]], compress: 
 
 def restore(backend: BackendHandle, path: Path, options: PoolOptions) -> Tuple[PoolHandle, ctypes.Array[RestoredBlock]]:
     """Returns the pool of a file, and its blocks."""
-    pointer, found = ctypes.c_void_p(), places(path)
+    handle, found = PoolHandle(), places(path)
     check(
         library().gpu_vmm_pool_restore(
-            backend, path_of("path", path), ctypes.byref(options), ctypes.byref(pointer), found, len(found)
+            backend, path_of("path", path), ctypes.byref(options), handle.place(), found, len(found)
         )
     )
-    return PoolHandle(pointer), found
+    return handle, found
 
 
 def places(path: Path) -> ctypes.Array[RestoredBlock]:
@@ -49,9 +49,7 @@ def places(path: Path) -> ctypes.Array[RestoredBlock]:
 def whole_tag(field: bytes, address: int) -> str:
     """Returns the tag of the block at an address. The library truncates a long one in its field."""
     if len(field) >= _LONG_TAG:
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_at(address, ctypes.byref(pointer)))
-        found: AddressInfo = json.loads(take_text(pointer))
+        found: AddressInfo = json.loads(text_of(library().gpu_vmm_at, address))
         if found["block"] is not None:
             return found["block"]["tag"]
     return field.decode("utf-8", "replace")

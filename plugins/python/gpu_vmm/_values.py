@@ -7,7 +7,7 @@ import struct
 from array import array
 from typing import Any, List, Sequence, Tuple, Union
 
-from ._dtype import BFLOAT, BOOL, COMPLEX, INT, UINT, DType, dtype_of_format, shown
+from ._dtype import BFLOAT, BOOL, COMPLEX, INT, UINT, DType, digits, dtype_of_format, shown
 from ._typing import Values
 from .errors import InvalidArgument
 
@@ -116,17 +116,10 @@ def _check_one(dtype: DType, at: int, number: Any) -> None:
     try:
         _pack(dtype, [number])
     except OverflowError:
-        raise OverflowError(f"values: {_digits(number)} does not fit {dtype.name} ({_limits(dtype)})") from None
+        raise OverflowError(f"values: {digits(number)} does not fit {dtype.name} ({_limits(dtype)})") from None
     except (TypeError, struct.error):
         wanted = "an integer" if dtype.code in (INT, UINT) else "a number"
         raise TypeError(f"values: element {at} is {shown(number)}; {dtype.name} takes {wanted}") from None
-
-
-def _digits(number: Any) -> str:
-    """Returns a number for the text of an error. Python refuses to print integers of many thousand digits."""
-    if isinstance(number, int) and number.bit_length() > 256:
-        return f"an integer of {number.bit_length()} bits"
-    return str(number)
 
 
 def _limits(dtype: DType) -> str:
@@ -143,27 +136,29 @@ def _pack(dtype: DType, numbers: Sequence[Any]) -> bytes:
         return bytes(map(_to_bool, numbers))
     if dtype.code == COMPLEX:
         parts = [part for number in map(_to_complex, numbers) for part in (number.real, number.imag)]
-        return (_float32s(parts) if dtype.bits == 64 else array("d", parts)).tobytes()
+        return _floats("f" if dtype.bits == 64 else "d", parts).tobytes()
     if dtype.code == BFLOAT:
-        singles = _float32s(numbers)
+        singles = _floats("f", numbers)
         halves = array("H", map(_to_bfloat16, singles))
         for single, half in zip(singles, halves):
             if half & 0x7FFF == 0x7F80 and not math.isinf(single):
                 raise OverflowError
         return halves.tobytes()
     if dtype.char == "e":
-        return struct.pack(f"{len(numbers)}e", *numbers)
-    if dtype.char == "f":
-        return _float32s(numbers).tobytes()
+        # struct's error for an integer beyond the largest number is no OverflowError.
+        return struct.pack(f"{len(numbers)}e", *_floats("d", numbers))
+    if dtype.char in ("f", "d"):
+        return _floats(dtype.char, numbers).tobytes()
     return array(dtype.char, numbers).tobytes()
 
 
-def _float32s(numbers: Sequence[Any]) -> array[float]:
-    """Returns numbers as float32. Raises OverflowError for one that would become infinite, which ``array`` does silently."""
-    packed = array("f", numbers)
+def _floats(char: str, numbers: Sequence[Any]) -> array[float]:
+    """Returns numbers as floats. Raises OverflowError for one that would become infinite, which ``array`` does silently."""
+    packed = array(char, numbers)
     if math.inf in packed or -math.inf in packed:
         for number, got in zip(numbers, packed):
-            if math.isinf(got) and not math.isinf(number):
+            # The number itself decides: float() makes an infinity of a large Decimal.
+            if math.isinf(got) and number not in (math.inf, -math.inf):
                 raise OverflowError
     return packed
 

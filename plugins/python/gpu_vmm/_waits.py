@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any, Callable, List, SupportsFloat, SupportsIndex, TypeVar
 
+from ._callbacks import in_callback
 from ._dtype import shown
 from ._library import check, library
 from .errors import InvalidArgument, Status, TimedOut, Unsupported
@@ -20,25 +21,15 @@ _LONGEST = 1e9
 _T = TypeVar("_T")
 
 
-class _Running(threading.local):
-    """The number of callbacks of observers that this thread is in."""
-
-    count = 0
-
-
-running = _Running()
-
-
-def in_callback() -> bool:
-    """Returns whether this thread is in a callback. The library waits for no object there, but would in another thread."""
-    return running.count > 0
-
-
 def seconds_of(timeout: float, what: str = "timeout") -> float:
     """Returns a timeout. Raises TypeError if it is no number, InvalidArgument if it is negative or NaN."""
     if not isinstance(timeout, (SupportsFloat, SupportsIndex)):
         raise TypeError(f"{what}: expected a number of seconds, not {shown(timeout)}")
-    seconds = float(timeout)
+    try:
+        seconds = float(timeout)
+    except OverflowError:
+        # Of an integer, and therefore not NaN.
+        seconds = _LONGEST if timeout > 0 else -_LONGEST
     if not seconds >= 0:
         raise InvalidArgument(f"{what}: {seconds} is not 0 or more seconds")
     return min(seconds, _LONGEST)

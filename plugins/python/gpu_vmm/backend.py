@@ -8,8 +8,8 @@ import json
 from typing import Iterator, Optional, SupportsIndex, Tuple
 
 from ._arguments import text, unsigned
-from ._handles import BackendHandle, CaptureHandle, PoolHandle
-from ._library import check, library, take_text
+from ._handles import BackendHandle, CaptureHandle, PoolHandle, text_of
+from ._library import check, library
 from ._owner import Owner
 from ._pool_options import options
 from .errors import NotFound
@@ -29,9 +29,7 @@ class Backend(Owner):
     def __init__(self, name: Optional[str] = None) -> None:
         self._make_once("_handle")
         encoded = None if name is None else text("the backend's name", name)
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_open(encoded, ctypes.byref(pointer)))
-        self._handle = BackendHandle(pointer)
+        self._handle = BackendHandle.made(library().gpu_vmm_open, encoded)
 
     def __repr__(self) -> str:
         return f"<gpu_vmm.Backend {self.name}>"
@@ -50,9 +48,7 @@ class Backend(Owner):
 
     def info(self) -> BackendInfo:
         """Returns a description of the driver, its devices and its known deviations."""
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_backend_info(self._handle, ctypes.byref(pointer)))
-        found: BackendInfo = json.loads(take_text(pointer))
+        found: BackendInfo = json.loads(text_of(library().gpu_vmm_backend_info, self._handle))
         return found
 
     def memory(self, device: SupportsIndex = 0) -> Tuple[int, int]:
@@ -63,9 +59,7 @@ class Backend(Owner):
         return free.value, total.value
 
     def _begin_capture(self) -> CaptureHandle:
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_capture_begin(self._handle, ctypes.byref(pointer)))
-        return CaptureHandle(pointer)
+        return CaptureHandle.made(library().gpu_vmm_capture_begin, self._handle)
 
     @contextlib.contextmanager
     def announce_capture(self) -> Iterator[None]:
@@ -119,9 +113,8 @@ class Backend(Owner):
         Raises InvalidArgument if there is no such device, Unsupported if it cannot be used.
         """
         wanted = options(device, budget, keep, page, slack, scrub, debug, restorable)
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_pool_new(self._handle, ctypes.byref(wanted), ctypes.byref(pointer)))
-        return Pool(PoolHandle(pointer), f"{self.name} device {wanted.device}", backend=self)
+        handle = PoolHandle.made(library().gpu_vmm_pool_new, self._handle, ctypes.byref(wanted))
+        return Pool(handle, f"{self.name} device {wanted.device}", backend=self)
 
 
 def open(name: Optional[str] = None) -> Backend:
@@ -142,10 +135,8 @@ def at(address: SupportsIndex) -> Optional[AddressInfo]:
 
     It finds the regions of all backends, calls no driver, and can be called by any thread.
     """
-    pointer = ctypes.c_void_p()
     try:
-        check(library().gpu_vmm_at(unsigned("address", address), ctypes.byref(pointer)))
+        found: AddressInfo = json.loads(text_of(library().gpu_vmm_at, unsigned("address", address)))
     except NotFound:
         return None
-    found: AddressInfo = json.loads(take_text(pointer))
     return found

@@ -9,7 +9,7 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 from ._arguments import Path, unsigned
 from ._dlpack import is_copy, reserved_capsule, versioned
 from ._dtype import shown
-from ._lock import Lock
+from ._lock import new_lock, unless_inside
 from ._owner import Owner
 from ._typing import CapsuleType
 from .backend import Backend
@@ -118,7 +118,8 @@ class BlockCache(Owner):
     ``page``: the number of bytes that are mapped and unmapped at a time, 0 for the granularity. Blocks of one tensor share pages, so that each
     run of blocks takes up to one page more than its bytes. ``placement`` and ``address``: as for ``vmm.Region``.
 
-    New blocks have undefined contents. Any thread may use it; calls of several threads run one at a time. Needs virtual memory management.
+    New blocks have undefined contents. Any thread may use it; calls of several threads run one at a time, and a call inside another one of
+    the same thread raises Busy, as in a signal's handler. Needs virtual memory management.
 
     Raises InvalidArgument for no tensor, for a shape without a -1, and for sizes of 0; OutOfMemory, OutOfAddressSpace, AddressTaken,
     NoSuchDevice, Unsupported.
@@ -140,6 +141,8 @@ class BlockCache(Owner):
         address: SupportsIndex = 0,
     ) -> None:
         self._make_once("_region")
+        if not isinstance(tensors, Mapping):
+            raise TypeError(f"tensors: expected a dict of element types and shapes by name, not {shown(tensors)}")
         most, opened, number = unsigned("max_blocks", max_blocks), _opened(backend), unsigned("device", device, 32)
         if not tensors or not most:
             raise InvalidArgument(f"BlockCache: {len(tensors)} tensors of up to {most} blocks; expected at least one of each")
@@ -156,7 +159,7 @@ class BlockCache(Owner):
         for name, plan in self._plans.items():
             self._starts[name], self._strides[name] = end, -(-plan.block * most // self._page) * self._page
             end += plan.segments * self._strides[name]
-        self._lock, self._blocks, self._max_blocks, self._device = Lock(), 0, most, number
+        self._lock, self._blocks, self._max_blocks, self._device = new_lock(), 0, most, number
         self._region = Region(opened, unsigned("the size of all blocks, in bytes", end), memory, placement=placement, address=address)
         self.extend(blocks)
 
@@ -201,14 +204,24 @@ class BlockCache(Owner):
         Suspended; the cache is then as before.
         """
         more = unsigned("blocks", blocks)
-        with self._lock:
+        with unless_inside(self._lock, "extend"):
             self._check_awake("extend")
             if more > self._max_blocks - self._blocks:
                 raise OutOfRange(f"extend: {self._blocks} blocks and {more} more exceed max_blocks, {self._max_blocks}")
             runs = self._runs(self._blocks, self._blocks + more)
-            self._map(runs)
-            self._blocks += more
-        return sum(length for _, length in runs)
+            size = sum(length for _, length in runs)
+            try:
+                self._pages.set_budget(self._size() + size)
+                for at in self._offsets(runs):
+                    self._region.map(at, self._pages.take())
+                self._permit(runs)
+                self._blocks += more
+            except BaseException:
+                self._unmap(runs)
+                raise
+            finally:
+                self._settle()
+        return size
 
     def shrink(self, blocks: SupportsIndex) -> int:
         """Returns the memory of the last blocks to the driver, in all tensors, after waiting for the devices. Returns the number of bytes.
@@ -217,23 +230,28 @@ class BlockCache(Owner):
         blocks than there are, Suspended, and Busy for a capture or if an observer of the region refuses; the cache is then as before.
         """
         fewer = unsigned("blocks", blocks)
-        with self._lock:
+        with unless_inside(self._lock, "shrink"):
             self._check_awake("shrink")
             if fewer > self._blocks:
                 raise OutOfRange(f"shrink: there are {self._blocks} blocks, {fewer - self._blocks} fewer than {fewer}")
             runs = self._runs(self._blocks - fewer, self._blocks)
-            # Their memory stays until all runs are unmapped, so that it can be mapped again.
-            memory = {at: self._region.physical(at) for at in self._offsets(runs)}
+            size = sum(length for _, length in runs)
+            memory: Dict[int, PhysicalMemory] = {}
             try:
+                # Their memory stays until all runs are unmapped, so that it can be mapped again.
+                for at in self._offsets(runs):
+                    memory[at] = self._region.physical(at)
                 for first, length in runs:
                     self._region.unmap(first, length, force=True)
+                self._blocks -= fewer
             except BaseException:
                 self._put_back(runs, memory)
                 raise
-            self._blocks -= fewer
-            memory.clear()
-            self._set_budget()
-        return sum(length for _, length in runs)
+            finally:
+                while memory:
+                    memory.popitem()[1].close()
+                self._settle()
+        return size
 
     def suspend(self, keep: Optional[str] = "host", directory: Optional[Path] = None) -> int:
         """Returns all memory to the driver and keeps the addresses. Returns the number of bytes that went back.
@@ -241,23 +259,23 @@ class BlockCache(Owner):
         A cache that is suspended already stays as it is, and the result is 0. ``keep`` and ``directory`` are as for ``Pool.suspend``; None
         discards the contents. Nothing may use the tensors before :meth:`resume`. Raises Busy for a capture or if an observer refuses.
         """
-        with self._lock:
-            went = self._region.suspend(keep, directory, force=True)
-            self._pages.set_budget(0)
-        return went
+        with unless_inside(self._lock, "suspend"):
+            try:
+                return self._region.suspend(keep, directory, force=True)
+            finally:
+                self._settle()
 
     def resume(self) -> int:
         """Maps memory for the same blocks at the same addresses. Returns the number of bytes mapped; 0 if it is not suspended.
 
         Raises OutOfMemory; the cache is then still suspended.
         """
-        with self._lock:
-            self._set_budget()
+        with unless_inside(self._lock, "resume"):
             try:
+                self._pages.set_budget(self._size())
                 return self._region.resume(self._pages)
-            except BaseException:
-                self._pages.set_budget(0)
-                raise
+            finally:
+                self._settle()
 
     @property
     def is_suspended(self) -> bool:
@@ -287,21 +305,13 @@ class BlockCache(Owner):
         for first, length in runs:
             yield from range(first, first + length, self._page)
 
-    def _map(self, runs: Sequence[Tuple[int, int]]) -> None:
-        """Maps new pages, or none if an error is raised."""
-        self._set_budget(sum(length for _, length in runs))
-        try:
-            for at in self._offsets(runs):
-                self._region.map(at, self._pages.take())
-            self._permit(runs)
-        except BaseException:
-            for first, length in runs:
-                offsets = range(first, first + length, self._page)
-                end = next((at for at in offsets if not self._is_mapped(at)), first + length)
-                if end > first:
-                    self._region.unmap(first, end - first, force=True)
-            self._set_budget()
-            raise
+    def _unmap(self, runs: Sequence[Tuple[int, int]]) -> None:
+        """Unmaps what is mapped."""
+        for first, length in runs:
+            offsets = range(first, first + length, self._page)
+            end = next((at for at in offsets if not self._is_mapped(at)), first + length)
+            if end > first:
+                self._region.unmap(first, end - first, force=True)
 
     def _put_back(self, runs: Sequence[Tuple[int, int]], memory: Mapping[int, PhysicalMemory]) -> None:
         """Maps memory again that was unmapped."""
@@ -321,9 +331,13 @@ class BlockCache(Owner):
             return False
         return True
 
-    def _set_budget(self, more: int = 0) -> None:
-        """Permits the pages of the blocks and more: the list returns others to the device."""
-        self._pages.set_budget(more + sum(length for _, length in self._runs(0, self._blocks)))
+    def _size(self) -> int:
+        """Returns the bytes of the pages of the blocks."""
+        return sum(length for _, length in self._runs(0, self._blocks))
+
+    def _settle(self) -> None:
+        """Permits the pages of the blocks, or none in a suspended cache: the list returns others to the device."""
+        self._pages.set_budget(0 if self._region.is_suspended else self._size())
 
 
 def _planned(name: str, tensor: TensorShape, most: int) -> _Plan:

@@ -10,14 +10,14 @@ from typing import Any, Dict, Optional, SupportsIndex, Tuple
 
 from ._arguments import Path, unsigned
 from ._handles import CaptureHandle
-from ._lock import Lock
+from ._lock import new_lock
 from ._pool_options import options
 from .backend import Backend
 from .errors import Error, InvalidArgument, NotInstalled
 from .pool import Pool
 from .serve._pools import WAIT, set_pool_server
 
-_lock = Lock()
+_lock = new_lock()
 _enabled: Optional[_Allocator] = None
 
 
@@ -137,16 +137,21 @@ def enable(
     cupy = _cupy()
     wanted = options(0, budget, keep)  # checks them
     settings = (wanted.budget or None, None if keep is None else unsigned("keep", keep))
-    if _enabled is not None:
-        if _enabled.settings != settings:
-            raise Error(f"enable: CuPy is already served with (budget, keep) = {_enabled.settings}; call disable() first")
-        return
-    if server is not None:
-        set_pool_server(server, priority=priority, wait=wait)
-    made = _Allocator(cupy, settings)
-    _announce_captures(cupy)
-    cupy.cuda.set_allocator(made)
-    _enabled = made
+    with _lock:
+        if _enabled is not None:
+            if _enabled.settings != settings:
+                raise Error(f"enable: CuPy is already served with (budget, keep) = {_enabled.settings}; call disable() first")
+            return
+        if server is not None:
+            set_pool_server(server, priority=priority, wait=wait)
+        made = _Allocator(cupy, settings)
+        _announce_captures(cupy)
+        try:
+            cupy.cuda.set_allocator(made)
+            _enabled = made
+        except BaseException:
+            cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
+            raise
 
 
 def disable() -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union, get_args, overload
 
-from ._arguments import Path, kept_in, path_of, text, unsigned
+from ._arguments import Path, kept_in, member, path_of, text, unsigned
 from ._dlpack import capsule, is_copy, versioned
 from ._dtype import DType, DTypeLike, DTypeName, dtype_of
 from ._elements import Elements
-from ._handles import RegionHandle
+from ._handles import RegionHandle, text_of
 from ._index import position, positions
-from ._library import check, library, take_text
-from ._lock import Lock
+from ._library import check, library
+from ._lock import new_lock, unless_inside
 from ._owner import Owner
 from ._restoring import Devices, restore_options
 from ._signatures import MappingStruct
@@ -126,9 +127,9 @@ class _Shown(Owner):
         copies = is_copy(vec._device, dl_device, copy)
         new = versioned(vec._device, stream, max_version, self._read_only and not copies)
         if copies:
-            with vec._lock:
+            with vec._change("__dlpack__"):
                 return copied(vec._elements, 0, vec._length, vec._dtype, vec._backend, vec._number, dl_device, new)
-        with vec._lock:
+        with vec._change("__dlpack__"):
             return capsule(vec._region, vec._dtype, vec._length, self._read_only, new)
 
     def _check_shown(self, name: str, on_host: bool) -> None:
@@ -143,7 +144,7 @@ class _Shown(Owner):
     def __array_interface__(self) -> ArrayInterface:
         """The description of host memory that NumPy reads. Raises AttributeError for GPU memory."""
         vec = self._vec()
-        with vec._lock:
+        with vec._change("__array_interface__"):
             self._check_shown("__array_interface__", on_host=True)
             # A buffer, which NumPy keeps and which therefore can be counted. The end of a view of a plain address is not reported.
             data = vec._views.make(vec._region, vec._elements.address, vec._length * vec._dtype.itemsize, self._read_only)
@@ -169,7 +170,7 @@ class _Shown(Owner):
     def __cuda_array_interface__(self) -> CudaArrayInterface:
         """The description of CUDA or HIP memory that CuPy, Numba and PyTorch read. Raises AttributeError for host memory."""
         vec = self._vec()
-        with vec._lock:
+        with vec._change("__cuda_array_interface__"):
             self._check_shown("__cuda_array_interface__", on_host=False)
             vec._seen = True
             # The protocol requires address 0 for zero elements. No stream: the vector's writes are complete.
@@ -223,7 +224,8 @@ class DeviceVec(_Shown):
 
     Other processes cannot map its memory; they can map that of a ``vmm.Region`` with ``Properties(handle_types=HandleTypes.FD)``.
 
-    Any thread may use it; changes by several threads run one at a time. ``copy.copy`` and ``copy.deepcopy`` are :meth:`copy`.
+    Any thread may use it; changes by several threads run one at a time. A change inside a change of the same thread raises Busy: in a
+    signal's handler, or in a ``__del__`` that the garbage collector calls. ``copy.copy`` and ``copy.deepcopy`` are :meth:`copy`.
 
     Raises InvalidArgument, OutOfMemory, OutOfAddressSpace, AddressTaken, Unaligned, Unsupported.
     """
@@ -250,18 +252,18 @@ class DeviceVec(_Shown):
         if count == 0:
             raise InvalidArgument("reserve: 0 elements; pass None for as many as the device has memory for")
         room = 0 if count is None else unsigned(f"reserve: {count} elements of {kind.name}, in bytes", count * kind.itemsize)
-        wanted, pointer = options(Properties(device=number), room, placement, address, 0), ctypes.c_void_p()
+        wanted = options(Properties(device=number), room, placement, address, 0)
         on = _dlpack_device(opened, number)
-        check(library().gpu_vmm_region_reserve(opened._handle, ctypes.byref(wanted), ctypes.byref(pointer)))
-        self._own(opened, number, on, RegionHandle(pointer), kind, 0)
-        self._reserve, self._placement = count, Placement(placement)
+        region = RegionHandle.made(library().gpu_vmm_region_reserve, opened._handle, ctypes.byref(wanted))
+        self._own(opened, number, on, region, kind, 0)
+        self._reserve, self._placement = count, member("placement", placement, Placement)
         if values is not None:
             self.extend(values)
 
     def _own(self, opened: Backend, number: int, on: Tuple[int, int], region: RegionHandle, dtype: DType, length: int) -> None:
         """Sets all attributes."""
         self._backend, self._number, self._device, self._dtype = opened, number, on, dtype
-        self._region, self._length, self._lock = region, length, Lock()
+        self._region, self._length, self._lock = region, length, new_lock()
         self._elements = Elements(region, dtype, on[0] == 1)
         self._reserve = None
         self._placement = Placement.ANYWHERE
@@ -271,6 +273,10 @@ class DeviceVec(_Shown):
 
     def _vec(self) -> DeviceVec:
         return self
+
+    def _change(self, operation: str) -> threading.RLock:
+        """Returns the lock of a change, for ``with``. Raises Busy if this thread is inside one."""
+        return unless_inside(self._lock, operation)
 
     def __repr__(self) -> str:
         where = f"{self._backend.name} device {self._number} at {self._elements.address:#x}"
@@ -285,7 +291,7 @@ class DeviceVec(_Shown):
         if isinstance(key, slice):
             return self._put_slice(key, value)
         one = pack(self._dtype, [value])
-        with self._lock:
+        with self._change("assign"):
             self._elements.put(position(key, self._length), one)
 
     @property
@@ -302,7 +308,7 @@ class DeviceVec(_Shown):
         """Returns a vector with the same elements in its own memory on the same device. Copies through the host."""
         place = self._placement if self._placement == Placement.RESTORABLE else Placement.ANYWHERE
         made = DeviceVec(self._dtype.name, backend=self._backend, device=self._number, reserve=self._reserve, placement=place)
-        with self._lock:
+        with self._change("copy"):
             made._take(self._elements, 0, self._length)
         return made
 
@@ -329,7 +335,7 @@ class DeviceVec(_Shown):
         Raises OverflowError for a number that the type cannot hold, InvalidArgument for more than one dimension.
         """
         contents, count = as_bytes(self._dtype, values)
-        with self._lock:
+        with self._change("extend"):
             self._grow(self._elements.make_room, self._length + count)
             self._elements.put(self._length, contents)
             self._length += count
@@ -337,7 +343,7 @@ class DeviceVec(_Shown):
     def write(self, start: SupportsIndex, values: Values) -> None:
         """Overwrites elements, starting at ``start``. Does not wait for work on streams. Raises OutOfRange beyond the end."""
         contents, count = as_bytes(self._dtype, values)
-        with self._lock:
+        with self._change("write"):
             first, _ = self._within("write", start, count)
             self._elements.put(first, contents)
 
@@ -345,7 +351,7 @@ class DeviceVec(_Shown):
         """Sets the length to ``n``; new elements are ``value``. Memory is kept until :meth:`shrink_to_fit`."""
         length = unsigned("n", n)
         one = pack(self._dtype, [value])
-        with self._lock:
+        with self._change("resize"):
             if length > self._length:
                 self._grow(self._elements.make_room, length)
                 self._elements.fill(range(self._length, length), one)
@@ -353,7 +359,7 @@ class DeviceVec(_Shown):
 
     def reserve(self, n: SupportsIndex) -> None:
         """Maps memory for at least ``n`` elements, so that growth up to them needs no driver call."""
-        with self._lock:
+        with self._change("reserve"):
             self._grow(self._elements.grow, unsigned("n", n))
 
     def shrink_to_fit(self, *, force: bool = False) -> int:
@@ -364,7 +370,7 @@ class DeviceVec(_Shown):
         Raises Busy while others may use the memory (see :meth:`suspend`), unless ``force`` is true.
         """
         went = ctypes.c_uint64()
-        with self._lock:
+        with self._change("shrink"):
             self._check_views("shrink", force)
             size = self._length * self._dtype.itemsize
             check(library().gpu_vmm_region_shrink(self._region, size, bool(force), ctypes.byref(went)))
@@ -383,7 +389,7 @@ class DeviceVec(_Shown):
         """
         went = ctypes.c_uint64()
         where = kept_in(keep, directory)
-        with self._lock:
+        with self._change("suspend"):
             self._check_views("suspend", force)
             check(library().gpu_vmm_region_suspend(self._region, where, bool(force), ctypes.byref(went)))
         return went.value
@@ -414,7 +420,7 @@ class DeviceVec(_Shown):
     def resume(self) -> int:
         """Restores the memory at the same address. Returns the number of bytes mapped; 0 if the vector is not suspended."""
         came = ctypes.c_uint64()
-        with self._lock:
+        with self._change("resume"):
             check(library().gpu_vmm_region_resume(self._region, ctypes.byref(came)))
         return came.value
 
@@ -430,7 +436,7 @@ class DeviceVec(_Shown):
 
         A file of that name is replaced when the new one is complete. Raises FileError, Suspended, and Busy for a capture.
         """
-        with self._lock:
+        with self._change("snapshot"):
             tag = text("tag", f"{_TAG} {self._dtype.name} {self._length}")
             check(library().gpu_vmm_region_set_tag(self._region, tag))
             check(library().gpu_vmm_region_snapshot(self._region, path_of("path", path), bool(compress)))
@@ -450,13 +456,9 @@ class DeviceVec(_Shown):
         ``devices`` and ``by_uuid`` are as for ``vmm.Region.restore``. The file may come from another process, device or vendor. Raises
         what that raises, and FileError for a file that has no vector.
         """
-        opened, wanted, pointer = _opened(backend), restore_options(relocate, devices, by_uuid), ctypes.c_void_p()
-        file = path_of("path", path)
-        check(library().gpu_vmm_region_restore(opened._handle, file, ctypes.byref(wanted), ctypes.byref(pointer)))
-        region = RegionHandle(pointer)
-        tag = ctypes.c_void_p()
-        check(library().gpu_vmm_region_tag(region, ctypes.byref(tag)))
-        words = take_text(tag).split(" ")
+        opened, wanted, file = _opened(backend), restore_options(relocate, devices, by_uuid), path_of("path", path)
+        region = RegionHandle.made(library().gpu_vmm_region_restore, opened._handle, file, ctypes.byref(wanted))
+        words = text_of(library().gpu_vmm_region_tag, region).split(" ")
         is_vector = len(words) == 3 and words[0] == _TAG and words[1] in get_args(DTypeName)
         if not is_vector or not words[2].isdecimal() or len(words[2]) > 20:
             raise FileError(f"restore: {path!r} has a region and no vector; restore it by vmm.Region.restore")
@@ -480,7 +482,7 @@ class DeviceVec(_Shown):
     def _put_slice(self, key: slice, value: Any) -> None:
         fills = _is_one(value)
         contents, count = as_bytes(self._dtype, [value] if fills else value)
-        with self._lock:
+        with self._change("assign"):
             where = positions(key, self._length)
             if not fills and count != len(where):
                 raise InvalidArgument(

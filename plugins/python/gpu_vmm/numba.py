@@ -12,13 +12,13 @@ import weakref
 from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple
 
 from ._arguments import unsigned
-from ._lock import Lock
+from ._lock import is_mine, new_lock
 from ._pool_options import options
 from .backend import Backend
 from .errors import Error, NotInstalled, OutOfMemory, Unsupported
 from .pool import Block, Pool
 
-_lock = Lock()
+_lock = new_lock()
 _serving: Optional[_Devices] = None
 
 # Freed memory is reused after a wait for the device. One wait serves this many bytes or this many blocks.
@@ -45,7 +45,7 @@ class _Served:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.lock = Lock()
+        self.lock = new_lock()
         self.freed: List[Block] = []
         self.deferring = 0
 
@@ -59,6 +59,8 @@ class _Served:
 
     def free(self, context: Any) -> bool:
         """Waits for the device and frees the blocks. Returns whether there were any."""
+        if is_mine(self.lock):
+            return False  # a signal's handler, inside of this very call
         with self.lock:
             count = len(self.freed)
             if count == 0:
@@ -175,9 +177,10 @@ def __getattr__(name: str) -> Any:
 
 def _devices() -> _Devices:
     global _serving
-    if _serving is None:
-        _serving = _Devices((None, None))
-    return _serving
+    with _lock:
+        if _serving is None:
+            _serving = _Devices((None, None))
+        return _serving
 
 
 def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsIndex] = None) -> None:
@@ -197,11 +200,12 @@ def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsInd
     cuda = _cuda()
     wanted = options(0, budget, keep)  # checks them
     settings = (wanted.budget or None, None if keep is None else unsigned("keep", keep))
-    if _serving is not None and _serving.settings != settings:
-        raise Error(f"enable: Numba is already served with (budget, keep) = {_serving.settings}")
-    if _serving is None:
-        _serving = _Devices(settings)
-    cuda.set_memory_manager(_manager())
+    with _lock:
+        if _serving is not None and _serving.settings != settings:
+            raise Error(f"enable: Numba is already served with (budget, keep) = {_serving.settings}")
+        made = _serving or _Devices(settings)
+        cuda.set_memory_manager(_manager())
+        _serving = made
 
 
 def pool(device: Optional[SupportsIndex] = None) -> Pool:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sys
+import threading
 import weakref
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 
 from . import _saved_pool
 from ._arguments import Path, kept_in, text, unsigned
-from ._handles import PoolHandle
-from ._library import BlockFound, check, library, take_text
-from ._lock import Lock
+from ._handles import PhysicalHandle, PoolHandle, text_of
+from ._library import BlockFound, check, library
+from ._lock import new_lock
 from ._owner import Owner
 from ._pool_options import options
 from ._typing import Buffer
@@ -46,7 +47,7 @@ class Blocks:
         self.owners: Dict[int, weakref.ref[Block]] = {}
         """By address."""
         # Held during copies, and by calls that take memory away. Block.__del__ does not need it: no copy of the block runs then.
-        self.lock: Lock = Lock()
+        self.lock: threading.RLock = new_lock()
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,11 @@ class Block(Owner):
     Any thread may use and free it. Reads and writes that have begun end before the memory is freed or suspended.
     """
 
-    __slots__ = ("_pool", "_address", "_lent", "size", "stream", "__weakref__")
+    __slots__ = ("_pool", "_place", "_owner", "_lent", "size", "stream", "__weakref__")
     _instead = "allocate another one, and other.write(block.read())"
 
     def __init__(self, pool: Pool, address: int, size: int, stream: int) -> None:
-        self._make_once("_address")
+        self._make_once("_place")
         if not isinstance(pool, Pool):
             raise TypeError(f"a Block is created by Pool.alloc(), not from a {type(pool).__name__}")
         first = unsigned("address", address)
@@ -95,51 +96,56 @@ class Block(Owner):
         self._pool = pool
         # What uses it of another library, if anything does.
         self._lent = ""
-        self._address: Optional[int] = first
+        # The reference by which the pool's table finds it. None for a block of the library that is not in the table yet.
+        self._owner: Optional[weakref.ref[Block]] = weakref.ref(self)
+        # The address, which the library writes here; 0 once the block is freed.
+        self._place = ctypes.c_uint64(first)
 
     def __repr__(self) -> str:
-        where = "freed" if self._address is None else f"at {self._address:#x}"
+        where = f"at {self._place.value:#x}" if self._place.value else "freed"
         return f"<gpu_vmm.Block of {self.size} bytes {where}>"
 
     @property
     def address(self) -> int:
         """The first address. Raises NotFound if the block was freed."""
-        if self._address is None:
+        address = self._place.value
+        if not address:
             raise NotFound(f"address: the block of {self.size} bytes was freed already")
-        return self._address
+        return address
 
-    def _take(self) -> Optional[int]:
-        """Returns the address to the thread that frees the block, and None to all others."""
-        address = self._address
-        self._address = None
-        if address is None:
-            return None
-        owners = self._pool._blocks.owners
-        owner = owners.get(address)
-        # A Block that Pool.alloc() did not create owns nothing. During collection the weak reference is already cleared.
-        if owner is None or owner() not in (self, None):
-            return None
-        return address if owners.pop(address, None) is not None else None
+    def _end(self, call: Callable[[PoolHandle, int], int]) -> Optional[int]:
+        """Returns the result of a call that ends the block. Makes no call and returns None if the object owns no block, or no longer."""
+        key, handle, owners, place = id(self._owner), self._pool._handle, self._pool._blocks.owners, self._place
+        try:
+            # Python handles signals and switches threads behind calls alone. So one thread takes the address, and it makes the call.
+            address, place.value = place.value, 0
+            if not address:
+                return None
+            owner, self._owner = self._owner, None
+            if owner is not None:
+                # A Block that Pool.alloc() did not create owns nothing, nor does one whose address Pool.free() has got.
+                if address not in owners or owners[address] is not owner:
+                    return None
+                del owners[address]
+            return call(handle, address)
+        finally:
+            handle.settle(key)
 
-    def _free(self, address: int) -> int:
-        handle = self._pool._handle
-        handle.blocks.discard(address)  # before another block can get the address
-        status: int = library().gpu_vmm_free(handle, address)
-        handle.settle()
-        return status
+    def _free(self) -> Optional[int]:
+        return self._end(library().gpu_vmm_free)
 
     def free(self, *, force: bool = False) -> None:
         """Frees the block. Raises NotFound if it was freed already; Busy if CuPy or RMM uses it, unless ``force`` is true."""
         if not force:
             self._check_lent("free")
         with self._pool._blocks.lock:
-            address = self._take()
-            if address is None:
-                raise NotFound(f"free: the block of {self.size} bytes was freed already")
-            check(self._free(address))
+            status = self._free()
+        if status is None:
+            raise NotFound(f"free: the block of {self.size} bytes was freed already")
+        check(status)
 
     def _check_lent(self, operation: str) -> None:
-        if self._lent and self._address is not None:
+        if self._lent and self._place.value:
             raise Busy(f"{operation}: {self._lent} uses the block of {self.size} bytes; drop it, or pass force=True")
 
     def release(self) -> int:
@@ -148,10 +154,9 @@ class Block(Owner):
         The caller must also keep a reference to the pool, whose last object frees all of its memory. Raises NotFound if the block was
         freed.
         """
-        address = self._take()
+        address = self._end(lambda handle, address: address)
         if address is None:
             raise NotFound(f"release: the block of {self.size} bytes was freed already")
-        self._pool._handle.blocks.discard(address)
         return address
 
     def record_use(self, stream: SupportsIndex) -> None:
@@ -197,16 +202,13 @@ class Block(Owner):
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         with self._pool._blocks.lock:
-            address = self._take()
-            if address is not None:
-                check(self._free(address))
+            status = self._free()
+        check(status or 0)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         # A failure could not be reported, and no driver may be called while the interpreter ends.
-        if not ending() and getattr(self, "_address", None) is not None:
-            address = self._take()
-            if address is not None:
-                self._free(address)
+        if not ending() and hasattr(self, "_place") and self._place.value:
+            self._free()
 
 
 class Pool(Owner):
@@ -257,22 +259,36 @@ class Pool(Owner):
         Suspended if the tag sleeps; for an ``address`` also AddressTaken, which names what is there, and Unaligned.
         """
         bytes_, handle, unit = unsigned("size", size), unsigned("stream", stream), unsigned("alignment", alignment)
-        at = ctypes.c_uint64()
-        if address is None:
-            check(library().gpu_vmm_alloc(self._handle, bytes_, unit, handle, ctypes.byref(at)))
-        else:
-            at.value = unsigned("address", address)
-            if at.value % max(unit, 1):
-                raise Unaligned(f"alloc: the address {at.value:#x} is not a multiple of the alignment {unit}")
-            check(library().gpu_vmm_alloc_at(self._handle, at.value, bytes_, handle))
-        return self._own(at.value, bytes_, handle)
+        if address is not None:
+            at = unsigned("address", address)
+            if at % max(unit, 1):
+                raise Unaligned(f"alloc: the address {at:#x} is not a multiple of the alignment {unit}")
+            # The object cannot own the address before: until the call has succeeded, it can be another block's.
+            check(library().gpu_vmm_alloc_at(self._handle, at, bytes_, handle))
+            return self._own(Block(self, at, bytes_, handle))
+        block = Block(self, 0, bytes_, handle)
+        # From here on the object frees what the library writes to its place, also if a signal's exception comes next.
+        block._owner = None
+        check(library().gpu_vmm_alloc(self._handle, bytes_, unit, handle, ctypes.byref(block._place)))
+        return self._own(block)
 
-    def _own(self, address: int, size: int, stream: int) -> Block:
-        """Returns the object that owns a new block of the library."""
-        block = Block(self, address, size, stream)
-        self._handle.blocks.add(address)
-        self._blocks.owners[address] = weakref.ref(block)
+    def _own(self, block: Block) -> Block:
+        """Enters a block of the library in the pool's table."""
+        owner = weakref.ref(block, self._free_lost)
+        # No signal comes between these two.
+        self._blocks.owners[block._place.value] = owner
+        block._owner = owner
+        self._handle.blocks[id(owner)] = block._place.value
         return block
+
+    def _free_lost(self, owner: weakref.ref[Block], ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Frees the block of an object that has ended without: a signal's exception came at the beginning of its ``__del__``."""
+        address = self._handle.blocks.get(id(owner))
+        owners = self._blocks.owners
+        if address in owners and owners[address] is owner and not ending():
+            del owners[address]
+            library().gpu_vmm_free(self._handle, address)
+            self._handle.settle(id(owner))
 
     def save(self, path: Path, tags: Optional[Sequence[str]] = None, *, compress: bool = False) -> None:
         """Writes the live blocks to a file, after waiting for the devices: their addresses, tags, sizes and bytes.
@@ -307,8 +323,10 @@ class Pool(Owner):
         OutOfMemory, also for a device or a budget that is smaller than the memory; Unsupported for pages that are smaller than the device's
         granularity, and for a file of another version; NoSuchDevice. Nothing is restored then.
         """
+        from .vmm.device import checked  # the package imports this module
+
         wanted = options(device, budget, keep, None, slack, scrub, debug)
-        handle, found = _saved_pool.restore(backend._handle, path, wanted)
+        handle, found = _saved_pool.restore(checked(backend)._handle, path, wanted)
         pool = Pool(handle, f"{backend.name} device {wanted.device}", backend=backend)
         # Objects of each tag, since a suspension of a tag looks for its blocks.
         tagged = {"": pool}
@@ -316,7 +334,7 @@ class Pool(Owner):
         for one in found:
             tag = _saved_pool.whole_tag(one.tag, one.address)
             of_tag = tagged.setdefault(tag, Pool(handle, blocks=pool._blocks, tag=tag))
-            blocks.append(of_tag._own(one.address, one.size, one.stream or 0))
+            blocks.append(of_tag._own(Block(of_tag, one.address, one.size, one.stream or 0)))
         return RestoredPool(pool, blocks)
 
     def tagged(self, tag: str) -> Pool:
@@ -324,9 +342,8 @@ class Pool(Owner):
 
         A tag belongs to a kind of memory: the same name in two kinds is two tags.
         """
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_pool_tagged(self._handle, text("tag", tag), ctypes.byref(pointer)))
-        return Pool(PoolHandle(pointer), blocks=self._blocks, tag=tag, memory=self._memory)
+        handle = PoolHandle.made(library().gpu_vmm_pool_tagged, self._handle, text("tag", tag))
+        return Pool(handle, blocks=self._blocks, tag=tag, memory=self._memory)
 
     def with_memory(self, properties: Properties) -> Pool:
         """Returns the same pool, allocating another kind of memory under the same tag name: host memory, or memory that can be exported.
@@ -338,13 +355,11 @@ class Pool(Owner):
         """
         from .vmm.properties import struct_of  # the package imports this module
 
-        pointer = ctypes.c_void_p()
-        given = ctypes.byref(struct_of(properties))
-        check(library().gpu_vmm_pool_with_memory(self._handle, given, ctypes.byref(pointer)))
+        handle = PoolHandle.made(library().gpu_vmm_pool_with_memory, self._handle, ctypes.byref(struct_of(properties)))
         # Plain memory of the device is the pool's own kind.
         kind = replace(properties, device=0)
         memory = None if kind == type(kind)() else kind
-        return Pool(PoolHandle(pointer), blocks=self._blocks, tag=self._tag, memory=memory)
+        return Pool(handle, blocks=self._blocks, tag=self._tag, memory=memory)
 
     def allow_access(self, device: SupportsIndex, access: Optional[Access] = None) -> None:
         """Gives a device access to all memory of this object's kind, present and future: by default to read and write it.
@@ -398,13 +413,13 @@ class Pool(Owner):
         with self._blocks.lock:
             owner = self._blocks.owners.get(at)
             block = owner() if owner is not None else None
-            if block is not None:
-                if not force:
-                    block._check_lent("free")
-                block._address = None
-                block._pool._handle.blocks.discard(at)
-            self._blocks.owners.pop(at, None)
-            check(library().gpu_vmm_free(self._handle, at))
+            if block is not None and not force:
+                block._check_lent("free")
+            status = None if block is None else block._free()
+            if status is None:
+                self._blocks.owners.pop(at, None)
+                status = library().gpu_vmm_free(self._handle, at)
+            check(status)
 
     def find(self, address: SupportsIndex) -> BlockInfo:
         """Returns the live block that contains an address. Raises NotFound if no block of this pool contains it."""
@@ -432,9 +447,9 @@ class Pool(Owner):
         physical: List[PhysicalMemory] = []
         within, begin, end = 0, first, first + length
         while begin < end:
-            pointer, offset = ctypes.c_void_p(), ctypes.c_uint64()
-            check(library().gpu_vmm_pool_memory_at(self._handle, begin, ctypes.byref(pointer), ctypes.byref(offset)))
-            piece = PhysicalMemory._from(backend, pointer)
+            handle, offset = PhysicalHandle(), ctypes.c_uint64()
+            check(library().gpu_vmm_pool_memory_at(self._handle, begin, handle.place(), ctypes.byref(offset)))
+            piece = PhysicalMemory._from(backend, handle)
             if not physical:
                 within = offset.value
             physical.append(piece)
@@ -551,8 +566,13 @@ class Pool(Owner):
         return freed.value
 
     def forget_stream(self, stream: SupportsIndex) -> None:
-        """Forgets a stream that the caller is about to destroy, without waiting. Raises Busy while the stream captures a graph."""
-        check(library().gpu_vmm_forget_stream(self._handle, unsigned("stream", stream)))
+        """Forgets a stream that the caller is about to destroy, without waiting. Raises Busy while the stream captures a graph.
+
+        The pool of :mod:`gpu_vmm.cupy` also drops CuPy's object of the stream.
+        """
+        number = unsigned("stream", stream)
+        check(library().gpu_vmm_forget_stream(self._handle, number))
+        self._handle.drop_stream(number)
 
     def stats(self) -> PoolStats:
         """Returns the pool's statistics, in bytes: live, kept, pending, mapped, reserved, held, peak_live, peak_held, and more."""
@@ -583,9 +603,7 @@ class Pool(Owner):
             file.write(snapshot)
 
     def _json(self, function: str) -> str:
-        pointer = ctypes.c_void_p()
-        check(getattr(library(), function)(self._handle, ctypes.byref(pointer)))
-        return take_text(pointer)
+        return text_of(getattr(library(), function), self._handle)
 
 
 class RestoredPool(NamedTuple):

@@ -9,7 +9,7 @@ import warnings
 from typing import Any, Dict, List, Optional, SupportsIndex, Tuple
 
 from ._arguments import unsigned
-from ._lock import Lock
+from ._lock import new_lock
 from ._pool_options import options
 from .backend import Backend
 from .errors import Error, InvalidArgument, NoSuchDevice, NotInstalled
@@ -18,7 +18,7 @@ from .pool import Block, Pool
 # The budget, what is kept, and whether CuPy allocates by RMM.
 _Settings = Tuple[Optional[int], Optional[int], bool]
 
-_lock = Lock()
+_lock = new_lock()
 _enabled: Optional[_Resources] = None
 # RMM's containers of C++ call the functions of a resource for as long as they have memory of it, and keep no reference to them.
 _kept: List[Any] = []
@@ -98,6 +98,13 @@ class _Resources:
         self.former = [(device.number, rmm.mr.get_per_device_resource(device.number)) for device in self.devices]
         self.cupy: Optional[Any] = None
 
+    def restore(self, rmm: Any) -> None:
+        """Restores what RMM and CuPy had before."""
+        for number, resource in self.former:
+            rmm.mr.set_per_device_resource(number, resource)
+        if self.cupy is not None:
+            self.cupy.cuda.set_allocator(self.cupy.get_default_memory_pool().malloc)
+
 
 def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsIndex] = None, cupy: bool = True) -> None:
     """Makes RMM allocate from pools of gpu-vmm on every device, and thereby cuDF, cuML and all libraries that allocate by RMM.
@@ -120,16 +127,23 @@ def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsInd
             if _enabled.settings != settings:
                 raise Error(f"enable: RMM is already served with (budget, keep, cupy) = {_enabled.settings}; call disable() first")
             return
-        made = _Resources(rmm, settings)
-        for device in made.devices:
-            resource = rmm.mr.CallbackMemoryResource(device.allocate, device.deallocate)
-            _kept.append((resource, device))
-            rmm.mr.set_per_device_resource(device.number, resource)
+        served, allocator = None, None
         if cupy and importlib.util.find_spec("cupy") is not None:
             served = _imported("cupy", "CuPy")
-            served.cuda.set_allocator(_imported("rmm.allocators.cupy", "RMM").rmm_cupy_allocator)
+            allocator = _imported("rmm.allocators.cupy", "RMM").rmm_cupy_allocator
+        made = _Resources(rmm, settings)
+        try:
+            for device in made.devices:
+                resource = rmm.mr.CallbackMemoryResource(device.allocate, device.deallocate)
+                _kept.append((resource, device))
+                rmm.mr.set_per_device_resource(device.number, resource)
             made.cupy = served
-        _enabled = made
+            if served is not None:
+                served.cuda.set_allocator(allocator)
+            _enabled = made
+        except BaseException:
+            made.restore(rmm)
+            raise
 
 
 def disable() -> None:
@@ -139,14 +153,11 @@ def disable() -> None:
     """
     global _enabled
     with _lock:
-        ended, _enabled = _enabled, None
+        ended = _enabled
         if ended is None:
             return
-        rmm = _imported("rmm", "RMM")
-        for number, resource in ended.former:
-            rmm.mr.set_per_device_resource(number, resource)
-        if ended.cupy is not None:
-            ended.cupy.cuda.set_allocator(ended.cupy.get_default_memory_pool().malloc)
+        ended.restore(_imported("rmm", "RMM"))
+        _enabled = None
     for device in ended.devices:
         if device.made is not None:
             device.made.trim()

@@ -110,6 +110,16 @@ class Counted:
         setattr(self.library, self.function, self.real)
 
 
+class Interrupted(Counted):
+    """Raises KeyboardInterrupt behind a call, as a signal's handler does that runs when the library has returned."""
+
+    def __call__(self, *arguments):
+        result = super().__call__(*arguments)
+        if self.calls == 1:
+            raise KeyboardInterrupt
+        return result
+
+
 def shrink(pool, size, limit):
     """Limits a pool until it holds no more than ``size`` bytes: a limit does not wait for the work of freed blocks."""
     deadline = time.monotonic() + 20

@@ -8,6 +8,7 @@ import threading
 import types
 import unittest
 import warnings
+import weakref
 
 import gpu_vmm
 from support import MIB, NAME, Case, backend, shrink
@@ -246,6 +247,16 @@ class Cupy(Case):
             gc.collect()
             left.append(free())
         self.assertEqual(left, left[:1] * 3)
+
+    def test_forgotten_stream_is_dropped(self):
+        gpu_vmm.cupy.enable()
+        self.cupy.stream = Stream(0)
+        stream = weakref.ref(self.cupy.stream)
+        self.cupy.given[-1](1)
+        gpu_vmm.cupy.pool().forget_stream(0)
+        self.cupy.stream = None
+        gc.collect()
+        self.assertIsNone(stream())
 
     def test_streams_outlive_the_pool(self):
         ended = []

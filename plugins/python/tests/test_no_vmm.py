@@ -57,6 +57,26 @@ class WithoutVirtualMemory(Case):
                 raise AssertionError("the vector moved")
         """)
 
+    def test_observer_refuses_growth(self):
+        self.run_there("""
+            from gpu_vmm import vmm
+            for kind in ValueError, KeyboardInterrupt:
+                region = vmm.Region(opened, MIB)
+                region.grow(MIB)
+
+                def before(change):
+                    raise kind("in use")
+
+                number = region.on_backing_change(before)
+                try:
+                    region.grow(16 * MIB)
+                except (gpu_vmm.Busy, KeyboardInterrupt) as error:
+                    assert type(error.__cause__ or error) is kind, error
+                else:
+                    raise AssertionError("the region grew")
+                region.remove_observer(number)
+        """)
+
     def test_pools_and_refused_calls(self):
         self.run_there("""
             from gpu_vmm import vmm

@@ -72,6 +72,16 @@ class Numba(Case):
         gpu_vmm.numba._manager.cache_clear()
         self.addCleanup(gpu_vmm.numba._manager.cache_clear)
 
+    def test_after_an_error_nothing_is_served(self):
+        def refuse(manager):
+            raise LookupError
+
+        self.cuda.set_memory_manager = refuse
+        with self.assertRaises(LookupError):
+            gpu_vmm.numba.enable(budget=MIB)
+        with self.raises(gpu_vmm.Error, "not served"):
+            gpu_vmm.numba.pool()
+
     def made(self, **settings):
         gpu_vmm.numba.enable(**settings)
         manager = self.manager(context=self.context)

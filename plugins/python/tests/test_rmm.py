@@ -136,6 +136,30 @@ class Rmm(Served):
         self.assertEqual(self.resources[0], "its own 0")
         self.assertEqual(self.cupy.given, ["RMM's allocator", "its own"])
 
+    def test_after_an_error_nothing_is_served(self):
+        former = {device: f"its own {device}" for device in range(self.backend.devices)}
+        self.cupy.__path__ = []  # installed
+        del sys.modules["rmm.allocators.cupy"]
+        with self.raises(gpu_vmm.NotInstalled):
+            gpu_vmm.rmm.enable()
+        self.assertEqual(self.resources, {})
+        sys.modules["rmm.allocators.cupy"] = fake()[1]
+
+        given = self.cupy.cuda.set_allocator
+
+        def refuse(allocator):
+            if allocator != "its own":
+                raise LookupError
+
+        self.cupy.cuda.set_allocator = refuse
+        with self.assertRaises(LookupError):
+            gpu_vmm.rmm.enable()
+        self.assertEqual(self.resources, former)
+        with self.raises(gpu_vmm.Error, "not served"):
+            gpu_vmm.rmm.pool()
+        self.cupy.cuda.set_allocator = given
+        gpu_vmm.rmm.enable(cupy=False)
+
     def test_without_cupy(self):
         gpu_vmm.rmm.enable(cupy=False)
         self.assertEqual(self.cupy.given, [])

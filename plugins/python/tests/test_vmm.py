@@ -731,7 +731,7 @@ class Closed(Case):
                 exporter.publish()
             refused.append(change.operation)
 
-        region.on_backing_change(before)
+        number = region.on_backing_change(before)
         with vmm.Listener(path) as listener:
             exported = []
             thread = threading.Thread(target=lambda: exported.append(listener.export(region)))
@@ -740,6 +740,7 @@ class Closed(Case):
                 thread.join()
                 with exported.pop() as exporter:
                     region.shrink(unit)
+                    region.remove_observer(number)
         self.assertEqual(refused, ["shrink"])
 
     def test_only_the_named_user_follows(self):

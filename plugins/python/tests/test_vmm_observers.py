@@ -1,13 +1,15 @@
 """Callbacks before and after the memory behind a region's addresses changes."""
 
 import gc
+import signal
 import sys
 import unittest
+import weakref
 
 import gpu_vmm
 from gpu_vmm import vmm
 from gpu_vmm.vmm import BackingEffect, Outcome, Range
-from support import Case, backend, in_threads
+from support import Case, Counted, backend, in_threads
 from test_vmm import region_of
 
 
@@ -136,7 +138,8 @@ class Observers(Case):
 
     def test_callbacks_are_released(self):
         opened = backend()
-        live = gpu_vmm.vmm.observer._live
+        gc.collect()
+        live = gpu_vmm._callbacks._known
         start = len(live)
         region, unit = region_of(opened, 1)
         banked = vmm.BankedRegion(opened, unit)
@@ -152,6 +155,45 @@ class Observers(Case):
             region_of(opened, 1)[0].on_backing_change("no function")
         gc.collect()
         self.assertEqual(len(live), start)
+
+    def test_object_that_observes_its_own_region_is_collected(self):
+        opened, ended = backend(), []
+
+        class Cache:
+            def __init__(self):
+                self.region, _ = region_of(opened, 1)
+                self.region.on_backing_change(after=self.changed)
+
+            def changed(self, change, outcome):
+                ended.append((change.operation, self.region is not None))
+
+        found = weakref.ref(Cache())
+        gc.collect()
+        self.assertIsNone(found())
+        self.assertEqual(ended, [("free reservation", True)])
+
+    def test_tensor_keeps_the_callbacks(self):
+        region, _ = region_of(backend(), 1)
+        registrar = Registrar()
+        region.on_backing_change(registrar.before, registrar.after)
+        tensor = region.view().__dlpack__()
+        del region
+        gc.collect()
+        self.assertEqual(registrar.taken(), [])
+        del tensor
+        self.assertEqual([type(note) for note in registrar.taken()], [vmm.BackingChange, tuple])
+
+    def test_refused_end_is_reported(self):
+        region, _ = region_of(backend(), 1)
+        noted = []
+        before, sys.unraisablehook = sys.unraisablehook, lambda note: noted.append(str(note.exc_value))
+        self.addCleanup(setattr, sys, "unraisablehook", before)
+        registrar = Registrar()
+        registrar.refusal = LookupError("in use")
+        region.on_backing_change(registrar.before)
+        region.close()
+        self.assertEqual(noted, ["in use"])
+        self.assertIsNone(gpu_vmm._callbacks.this_thread.raised)
 
     def test_banks(self):
         opened = backend()
@@ -191,6 +233,84 @@ class Observers(Case):
 
         self.assertEqual(in_threads(4, work), [])
         self.assertEqual(counts, {"swap": 160})
+
+
+class Signalled(Counted):
+    """Sends a signal to the process before or behind a call, in which Python runs no handler."""
+
+    def __init__(self, function, before):
+        super().__init__(function)
+        self.before = before
+
+    def __call__(self, *arguments):
+        if self.before:
+            signal.raise_signal(signal.SIGUSR1)
+        result = super().__call__(*arguments)
+        if not self.before:
+            signal.raise_signal(signal.SIGUSR1)
+        return result
+
+
+class Signals(Case):
+    def setUp(self):
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, signal.default_int_handler))
+        self.region, self.unit = region_of(backend(), 1)
+        self.registrar = Registrar()
+        self.region.on_backing_change(self.registrar.before, self.registrar.after)
+
+    def tearDown(self):
+        self.assertIs(signal.getsignal(signal.SIGUSR1), signal.default_int_handler)
+
+    def test_signal_before_the_callback_refuses(self):
+        with Signalled("gpu_vmm_region_suspend", True), self.assertRaises(KeyboardInterrupt):
+            self.region.suspend()
+        self.assertEqual((self.region.size, self.registrar.taken()), (self.unit, []))
+
+    def test_signal_behind_the_change_is_raised(self):
+        with Signalled("gpu_vmm_region_suspend", False), self.assertRaises(KeyboardInterrupt):
+            self.region.suspend()
+        self.assertEqual([type(note) for note in self.registrar.taken()], [vmm.BackingChange, tuple])
+        self.assertTrue(self.region.is_suspended)
+
+    def test_signal_in_a_callback_is_handled_there(self):
+        seen = []
+
+        def after(change, outcome):
+            try:
+                signal.raise_signal(signal.SIGUSR1)
+            finally:
+                seen.append(outcome)
+
+        self.region.on_backing_change(after=after)
+        with self.assertRaises(KeyboardInterrupt):
+            self.region.suspend()
+        self.assertEqual((seen, self.region.is_suspended), ([Outcome.CHANGED], True))
+
+    def test_interpreter_ends_during_a_callback(self):
+        self.script(
+            """
+            import threading, time
+            from gpu_vmm import vmm
+            from support import backend
+            from test_vmm import region_of
+
+            region, _ = region_of(backend(), 1)
+            inside = threading.Event()
+
+            def before(change):
+                inside.set()
+                time.sleep(0.3)
+
+            def work():
+                while True:
+                    region.suspend()
+                    region.resume()
+
+            region.on_backing_change(before)
+            threading.Thread(target=work, daemon=True).start()
+            inside.wait()
+            """
+        )
 
 
 if __name__ == "__main__":

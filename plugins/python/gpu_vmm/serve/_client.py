@@ -9,8 +9,8 @@ import os
 from typing import Any, List, Literal, Optional, SupportsIndex
 
 from .._arguments import Path, path_of, text, unsigned
-from .._handles import ClientHandle, LeaseHandle
-from .._library import check, take_text
+from .._handles import ClientHandle, LeaseHandle, text_of
+from .._library import check
 from .._signatures import CreateOptionsStruct
 from ..backend import Backend
 from ..backend import open as open_backend
@@ -37,12 +37,12 @@ class Client(Closable):
     __slots__ = ("_backend", "_path")
 
     def __init__(self, backend: Backend, path: Path, *, user: Optional[SupportsIndex] = None) -> None:
-        opened, name, pointer = checked(backend)._handle, path_of("path", path), ctypes.c_void_p()
+        opened, name = checked(backend)._handle, path_of("path", path)
         if user is None:
-            check(linux_function("gpu_vmm_connect")(opened, name, ctypes.byref(pointer)))
+            handle = ClientHandle.made(linux_function("gpu_vmm_connect"), opened, name)
         else:
-            check(linux_function("gpu_vmm_connect_user")(opened, name, unsigned("user", user, 32), ctypes.byref(pointer)))
-        self._own(ClientHandle(pointer))
+            handle = ClientHandle.made(linux_function("gpu_vmm_connect_user"), opened, name, unsigned("user", user, 32))
+        self._own(handle)
         self._backend, self._path = backend, os.fsdecode(path)
 
     def __repr__(self) -> str:
@@ -60,9 +60,7 @@ class Client(Closable):
 
     def status(self) -> ServerStatus:
         """Returns the server's state, the regions that this user may read, and their clients. Raises what :func:`connect` raises."""
-        pointer = ctypes.c_void_p()
-        check(linux_function("gpu_vmm_client_status")(self._handle, ctypes.byref(pointer)))
-        found: ServerStatus = json.loads(take_text(pointer))
+        found: ServerStatus = json.loads(text_of(linux_function("gpu_vmm_client_status"), self._handle))
         return found
 
     def regions(self) -> List[RegionInfo]:
@@ -127,13 +125,7 @@ class Client(Closable):
     def _leased(self, name: Optional[str], function: str, *arguments: Any) -> Lease:
         """Returns the lease of a call of the library, which may take long."""
         client, call = self._handle, linux_function(function)
-
-        def made() -> LeaseHandle:
-            pointer = ctypes.c_void_p()
-            check(call(client, *arguments, ctypes.byref(pointer)))
-            return LeaseHandle(pointer)
-
-        return Lease._leased(self._backend, name, interruptible(made))
+        return Lease._leased(self._backend, name, interruptible(lambda: LeaseHandle.made(call, client, *arguments)))
 
     def open(self, name: str, mode: Literal["read", "write"] = "read", wait: float = 0) -> Lease:
         """Opens a region: maps its last epoch at its address, read-only. Waits up to ``wait`` seconds, a day at most, until the region

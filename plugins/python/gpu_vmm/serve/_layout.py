@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, SupportsIndex, Tuple, Union
 
 from .._arguments import text, unsigned
-from .._dtype import _DTYPES, DTypeLike, dtype_of, shown
+from .._dtype import _DTYPES, DTypeLike, digits, dtype_of, shown
 from .._handles import LayoutHandle, LeaseHandle
 from .._library import check
 from .._signatures import PartStruct
@@ -22,6 +22,7 @@ Element = Tuple[int, int, int]
 """The code, the bits and the lanes of an element type in DLPack."""
 
 _MAX_DIMENSIONS = 32
+_DIGITS = 20
 
 # The types that vectors do not support, by DLPack's codes.
 _ELEMENTS: Dict[str, Element] = {
@@ -48,8 +49,12 @@ def element_of(dtype: PartDType) -> Element:
         kind, _, numbers = dtype.partition(":")
         fields = numbers.split(":")
         if kind == "dlpack" and len(fields) == 3 and all(one.isascii() and one.isdecimal() for one in fields):
-            code, bits, lanes = (int(one) for one in fields)
-            return unsigned("code", code, 8), unsigned("bits", bits, 8), unsigned("lanes", lanes, 16)
+            # More digits than that are no number of 16 bits, and Python does not convert thousands of them.
+            code, bits, lanes = (int(one[:_DIGITS]) for one in fields)
+            element = unsigned("code", code, 8), unsigned("bits", bits, 8), unsigned("lanes", lanes, 16)
+            if not bits * lanes:
+                raise InvalidArgument(f"dtype: {dtype!r} has elements of 0 bits")
+            return element
     elif type(dtype).__module__ == "torch" and str(dtype).split(".")[-1] in _ELEMENTS:
         return _ELEMENTS[str(dtype).split(".")[-1]]
     known = dtype_of(dtype)  # type: ignore[arg-type]
@@ -114,7 +119,7 @@ def _numbers(what: str, values: Sequence[SupportsIndex], name: str) -> List[int]
         raise InvalidArgument(f"{what} of the part {name!r}: {len(numbers)} dimensions are more than {_MAX_DIMENSIONS}")
     for number in numbers:
         if not -(1 << 63) <= number < 1 << 63:
-            raise InvalidArgument(f"{what} of the part {name!r}: {number} does not fit 64 bits")
+            raise InvalidArgument(f"{what} of the part {name!r}: {digits(number)} does not fit 64 bits")
     return numbers
 
 
@@ -122,9 +127,7 @@ def to_library(layout: Layout) -> LayoutHandle:
     """Returns a layout for the library. Raises InvalidArgument for a part that is none, TypeError for another object."""
     if not isinstance(layout, Layout):
         raise TypeError(f"layout: expected a gpu_vmm.serve.Layout, not {shown(layout)}")
-    pointer = ctypes.c_void_p()
-    check(linux_function("gpu_vmm_layout_new")(ctypes.byref(pointer)))
-    made = LayoutHandle(pointer)
+    made = LayoutHandle.made(linux_function("gpu_vmm_layout_new"))
     for name, part in layout.parts.items():
         offset, dtype, shape, strides = part
         sizes = _numbers("shape", shape, name)
@@ -151,9 +154,8 @@ def to_library(layout: Layout) -> LayoutHandle:
 
 def from_library(lease: LeaseHandle) -> Layout:
     """Returns the layout of a lease. Raises PeerError for one that Python cannot have."""
-    pointer, parts, notes = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_uint64()
-    check(linux_function("gpu_vmm_lease_layout")(lease, ctypes.byref(pointer)))
-    handle, layout, part = LayoutHandle(pointer), Layout(), PartStruct()
+    handle, parts, notes = LayoutHandle.made(linux_function("gpu_vmm_lease_layout"), lease), ctypes.c_uint64(), ctypes.c_uint64()
+    layout, part = Layout(), PartStruct()
     check(linux_function("gpu_vmm_layout_sizes")(handle, ctypes.byref(parts), ctypes.byref(notes)))
     for at in range(parts.value):
         check(linux_function("gpu_vmm_layout_part")(handle, at, ctypes.byref(part)))

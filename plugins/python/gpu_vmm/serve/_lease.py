@@ -6,15 +6,15 @@ import ctypes
 from typing import Dict, Literal, Optional, SupportsIndex, Tuple
 
 from .._arguments import Path, path_of, unsigned
+from .._callbacks import changing
 from .._handles import LeasedRegionHandle, LeaseHandle
 from .._library import check
 from .._number import Number
 from .._signatures import RangeStruct
 from ..backend import Backend
-from ..errors import NotFound, Status
+from ..errors import Error, NotFound, Status
 from ..vmm._closable import Closable
 from .._waits import in_slices, linux_function, seconds_of
-from ..vmm.observer import changing
 from ..vmm.region import Region
 from ._layout import Layout, from_library, to_library
 from ._part import LeasedPart
@@ -85,12 +85,9 @@ class Lease(Closable):
     @property
     def region(self) -> Region:
         """The region, whose bytes and views are those of the memory. The lease decides what is mapped where."""
-        pointer = ctypes.c_void_p()
-        handle = self._handle
-        check(linux_function("gpu_vmm_lease_region")(handle, ctypes.byref(pointer)))
-        made = Region._of(LeasedRegionHandle(pointer, handle))
-        made._backend = self._backend
-        return made
+        region = LeasedRegionHandle(self._handle)
+        check(linux_function("gpu_vmm_lease_region")(region._lease, region.place()))
+        return Region._from(self._backend, region)
 
     @property
     def address(self) -> int:
@@ -225,7 +222,9 @@ class Lease(Closable):
             return
         handle = self._handle
         super().close()
-        status = linux_function("gpu_vmm_lease_close")(handle)
-        # A thread that closes it at the same time may have been first, and in a forked child the memory is the parent's.
-        if status not in (Status.BUSY, Status.INVALID_ARGUMENT, Status.FORKED):
-            check(status)
+        try:
+            changing(linux_function("gpu_vmm_lease_close"), handle)
+        except Error as error:
+            # A thread that closes it at the same time may have been first, and in a forked child the memory is the parent's.
+            if error.status not in (Status.BUSY, Status.INVALID_ARGUMENT, Status.FORKED):
+                raise

@@ -18,7 +18,7 @@ from .. import _saved_pool, _torch_build
 from .._arguments import KEEP_NOTHING, Path, path_of, text
 from .._handles import PoolHandle
 from .._library import MempoolId, address_of, check, find, library, version
-from .._lock import Lock
+from .._lock import new_lock
 from .._pool_options import options
 from ..errors import Busy, Error, NotFound, NotInstalled, Suspended, Unsupported
 from ..pool import Blocks, Pool
@@ -58,9 +58,9 @@ class _Settings(NamedTuple):
     restorable: bool
 
 
-_lock = threading.RLock()
+_lock = new_lock()
 # Held by a save: a file has the tables of all saves that run at the same time.
-_saving = Lock()
+_saving = new_lock()
 _settings: Optional[_Settings] = None
 # The devices whose pools are restored ones.
 _restored: Set[int] = set()
@@ -337,10 +337,9 @@ def device_pool(device: Any = None) -> Pool:
 
 
 def _pool_of(number: int) -> Pool:
-    pointer = ctypes.c_void_p()
-    check(library().gpu_vmm_torch_pool(number, ctypes.byref(pointer)))
+    handle = PoolHandle.made(library().gpu_vmm_torch_pool, number)
     blocks = _blocks.setdefault(number, Blocks(f"PyTorch's device {number}", movable=False))
-    return Pool(PoolHandle(pointer), blocks=blocks, tag="torch")
+    return Pool(handle, blocks=blocks, tag="torch")
 
 
 def sleep(

@@ -68,3 +68,10 @@ class Closable(Owner):
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         self.close()
+
+
+def handle_of(what: str, value: Closable, kind: Type[Closable], name: str = "") -> Any:
+    """Returns the handle of an argument. Raises TypeError for an object of another class. ``name``: that of the class, if ``kind`` is a part."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{what}: expected a gpu_vmm.vmm.{name or kind.__name__}, not {type(value).__name__}")
+    return value._handle

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Optional, SupportsIndex
+from typing import Any, Optional, SupportsIndex
 
 from .._arguments import unsigned
 from .._dtype import DTypeLike, dtype_of
@@ -13,7 +13,7 @@ from .._typing import Buffer
 from ..backend import Backend
 from ..errors import InvalidArgument, OutOfRange, Status
 from ._bytes import room, source, target
-from ._closable import Closable
+from ._closable import Closable, handle_of
 from .view import View
 
 
@@ -32,15 +32,28 @@ class Contents(Closable):
         return bytes(contents)
 
     def read_into(self, offset: SupportsIndex, into: Buffer) -> int:
-        """Copies bytes into a writable buffer, which must not overlap the region, and returns their number. Raises as :meth:`read`."""
+        """Copies bytes into a writable buffer, and returns their number. Raises as :meth:`read`, and InvalidArgument for its own memory."""
         place, size = target(into)
+        self._check_apart("read", place, size)
         check(library().gpu_vmm_region_read(self._handle, unsigned("offset", offset), place, size))
         return size
 
     def write(self, contents: Buffer, offset: SupportsIndex = 0) -> None:
-        """Copies bytes of the host, which must not overlap the region, to ``offset``. Raises as :meth:`read`."""
+        """Copies bytes of the host to ``offset``. Raises as :meth:`read`, and InvalidArgument for a buffer of its own memory."""
         given, size = source(contents)
+        self._check_apart("write", given, size)
         check(library().gpu_vmm_region_write(self._handle, unsigned("offset", offset), given, size))
+
+    def _check_apart(self, operation: str, place: Any, size: int) -> None:
+        """Raises InvalidArgument for host memory that is the region's: the library cannot copy memory to itself."""
+        if isinstance(place, bytes) or not size:
+            return
+        first, reserved = ctypes.c_uint64(), ctypes.c_uint64()
+        check(library().gpu_vmm_region_address(self._handle, ctypes.byref(first)))
+        check(library().gpu_vmm_region_reserved(self._handle, ctypes.byref(reserved)))
+        at = ctypes.addressof(place)
+        if at < first.value + reserved.value and first.value < at + size:
+            raise InvalidArgument(f"{operation}: the buffer is memory of the region itself; copy it first")
 
     def fill(self, offset: SupportsIndex, length: SupportsIndex, value: SupportsIndex) -> None:
         """Sets every byte of a range to ``value``. Raises as :meth:`read`. CUDA: cuMemsetD8; HIP: hipMemset."""
@@ -56,7 +69,8 @@ class Contents(Closable):
         the same region.
         """
         first, second = unsigned("offset", offset), unsigned("source_offset", source_offset)
-        check(library().gpu_vmm_region_copy(self._handle, first, source._handle, second, unsigned("length", length)))
+        other = handle_of("source", source, Contents, "Region")
+        check(library().gpu_vmm_region_copy(self._handle, first, other, second, unsigned("length", length)))
 
     def _end(self) -> int:
         """Returns the end of the memory. Raises Suspended: it is 0 then."""

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import List, SupportsIndex
 
 from .._arguments import unsigned
+from .._callbacks import changing
+from .._handles import PhysicalHandle
 from .._library import check, library
 from .._signatures import DmaBufStruct, MappingStruct
 from ..backend import Backend
 from ..errors import InvalidArgument, NotMapped, Unsupported
-from ._closable import Closable
-from .observer import changing
+from ._closable import Closable, handle_of
 from .physical import PhysicalMemory
 from .properties import ACCESS_OF_LEVEL, Access
 
@@ -60,7 +61,7 @@ class Mappings(Closable):
         The same memory can be mapped several times. Raises Unaligned, OutOfRange, AlreadyMapped, Suspended, and InvalidArgument for
         memory of another backend.
         """
-        check(library().gpu_vmm_region_map(self._handle, unsigned("offset", offset), physical._handle))
+        check(library().gpu_vmm_region_map(self._handle, unsigned("offset", offset), handle_of("physical", physical, PhysicalMemory)))
 
     def unmap(self, offset: SupportsIndex, length: SupportsIndex, *, force: bool = False) -> None:
         """Unmaps a range of whole mappings, after waiting for the devices. The addresses stay reserved. CUDA: cuMemUnmap; HIP: hipMemUnmap.
@@ -113,9 +114,8 @@ class Mappings(Closable):
 
     def physical(self, offset: SupportsIndex) -> PhysicalMemory:
         """Returns the memory that is mapped at an offset. Raises NotMapped, Suspended."""
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_region_physical(self._handle, unsigned("offset", offset), ctypes.byref(pointer)))
-        return PhysicalMemory._from(self._backend, pointer)
+        first = unsigned("offset", offset)
+        return PhysicalMemory._from(self._backend, PhysicalHandle.made(library().gpu_vmm_region_physical, self._handle, first))
 
     def dma_bufs(self, offset: SupportsIndex, length: SupportsIndex) -> List[DmaBuf]:
         """Exports a range of whole mappings as dma-bufs, in order and without a gap, for network cards. The caller closes each with ``os.close``.
@@ -133,11 +133,13 @@ class Mappings(Closable):
         try:
             while first < end or not found:
                 check(library().gpu_vmm_region_dma_bufs(self._handle, first, end - first, some, len(some), ctypes.byref(count)))
-                found += [DmaBuf(one.fd, one.offset, one.length) for one in some[: count.value]]
+                more = [DmaBuf(one.fd, one.offset, one.length) for one in some[: count.value]]
+                found += more
+                count.value = 0
                 first = found[-1].offset + found[-1].length
         except BaseException:
-            for one in found:
-                os.close(one.fd)
+            for fd in [*(one.fd for one in found), *(one.fd for one in some[: count.value])]:
+                os.close(fd)
             raise
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import SupportsIndex
 
-from .._arguments import unsigned
+from .._arguments import member, unsigned
 from .._signatures import RegionOptions
 from .properties import Placement, Properties, struct_of
 
@@ -24,7 +24,7 @@ def options(
     return RegionOptions(
         memory=struct_of(memory),
         size=unsigned("size", size),
-        placement=int(Placement(placement)),
+        placement=int(member("placement", placement, Placement)),
         portable=bool(portable),
         recommended_granularity=bool(recommended_granularity),
         address=unsigned("address", address),

@@ -6,10 +6,10 @@ import ctypes
 from typing import Optional, SupportsIndex
 
 from .._arguments import unsigned
+from .._callbacks import changing
 from .._library import check, library
-from ._closable import Closable
-from .observer import changing
-from .pages import PageList, handle_of
+from ._closable import Closable, handle_of
+from .pages import PageList, list_of
 
 
 class Sharing(Closable):
@@ -26,7 +26,7 @@ class Sharing(Closable):
         Raises Unaligned, OutOfRange, NotMapped, AlreadyMapped, Suspended, Busy for a capture, and InvalidArgument for the same region, for
         a part of a mapping or for regions of two backends. Both regions are then as before.
         """
-        check(library().gpu_vmm_region_fork(self._handle, unsigned("length", length), into._handle))
+        check(library().gpu_vmm_region_fork(self._handle, unsigned("length", length), handle_of("into", into, Sharing, "Region")))
 
     def make_private(self, offset: SupportsIndex, length: SupportsIndex, pages: Optional[PageList] = None) -> int:
         """Gives a range memory of its own, with the same contents, so that it can be written. Returns the number of bytes copied.
@@ -38,7 +38,7 @@ class Sharing(Closable):
         Raises Unaligned, OutOfRange, NotMapped, OutOfMemory, OutOfAddressSpace, Suspended, InvalidArgument for a part of a mapping, and
         Busy for a capture or if an observer refuses. What was copied before an error stays private, and a second call does the rest.
         """
-        copied, list_ = ctypes.c_uint64(), handle_of(pages)
+        copied, list_ = ctypes.c_uint64(), list_of(pages)
         first, bytes_ = unsigned("offset", offset), unsigned("length", length)
         changing(library().gpu_vmm_region_make_private, self._handle, first, bytes_, list_, ctypes.byref(copied))
         return copied.value

@@ -6,16 +6,17 @@ import ctypes
 from typing import Optional, Sequence, SupportsIndex
 
 from .._arguments import unsigned
+from .._callbacks import changing
 from .._handles import BankedHandle
 from .._library import check, library
 from .._typing import Buffer
 from ..backend import Backend
 from ..errors import InvalidArgument
 from ._bytes import room, source, target
-from ._closable import Closable
+from ._closable import Closable, handle_of
 from ._options import options
 from .device import checked
-from .observer import After, Before, changing, observe_banked
+from .observer import After, Before, observe_banked
 from .physical import PhysicalMemory
 from .properties import DEFAULT, Placement, Properties
 
@@ -44,9 +45,7 @@ class BankedRegion(Closable):
         portable: bool = False,
     ) -> None:
         wanted = options(memory, size, placement, address, alignment, portable=portable)
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_banked_new(checked(backend)._handle, ctypes.byref(wanted), ctypes.byref(pointer)))
-        self._own(BankedHandle(pointer))
+        self._own(BankedHandle.made(library().gpu_vmm_banked_new, checked(backend)._handle, ctypes.byref(wanted)))
         self._backend, self._size = backend, wanted.size
 
     def __repr__(self) -> str:
@@ -73,7 +72,7 @@ class BankedRegion(Closable):
 
         Raises OutOfRange, Unaligned, PeerUnreachable, and InvalidArgument for no piece or memory of another backend.
         """
-        handles = [piece._handle for piece in pieces]  # kept during the call
+        handles = [handle_of("pieces", piece, PhysicalMemory) for piece in pieces]  # kept during the call
         if not handles:
             raise InvalidArgument("add bank: there is no piece of memory; pass at least one")
         pointers = (ctypes.c_void_p * len(handles))(*(handle._as_parameter_ for handle in handles))

@@ -9,7 +9,7 @@ from .._arguments import unsigned
 from .._handles import CopyQueueHandle, PinnedHandle
 from .._library import check, library
 from ..backend import Backend
-from ._closable import Closable
+from ._closable import Closable, handle_of
 from .device import checked
 from .event import Event
 from .region import Region
@@ -26,9 +26,8 @@ class PinnedMemory(Closable):
     __slots__ = ("_size",)
 
     def __init__(self, backend: Backend, size: SupportsIndex) -> None:
-        pointer, bytes_ = ctypes.c_void_p(), unsigned("size", size)
-        check(library().gpu_vmm_pinned_new(checked(backend)._handle, bytes_, ctypes.byref(pointer)))
-        self._own(PinnedHandle(pointer))
+        bytes_ = unsigned("size", size)
+        self._own(PinnedHandle.made(library().gpu_vmm_pinned_new, checked(backend)._handle, bytes_))
         self._size = bytes_
 
     def __repr__(self) -> str:
@@ -58,9 +57,8 @@ class CopyQueue(Closable):
     __slots__ = ()
 
     def __init__(self, backend: Backend, device: SupportsIndex = 0) -> None:
-        pointer, number = ctypes.c_void_p(), unsigned("device", device, 32)
-        check(library().gpu_vmm_copy_queue_new(checked(backend)._handle, number, ctypes.byref(pointer)))
-        self._own(CopyQueueHandle(pointer))
+        number = unsigned("device", device, 32)
+        self._own(CopyQueueHandle.made(library().gpu_vmm_copy_queue_new, checked(backend)._handle, number))
 
     def __repr__(self) -> str:
         return f"<gpu_vmm.vmm.CopyQueue{', closed' if self.closed else ''}>"
@@ -80,7 +78,8 @@ class CopyQueue(Closable):
         Raises OutOfRange, NotMapped, AccessDenied, Suspended, and InvalidArgument for memory of another device or backend.
         """
         first, from_, count = unsigned("offset", offset), unsigned("pinned_offset", pinned_offset), unsigned("size", size)
-        check(library().gpu_vmm_copy_queue_write(self._handle, region._handle, first, pinned._handle, from_, count))
+        device, host = handle_of("region", region, Region), handle_of("pinned", pinned, PinnedMemory)
+        check(library().gpu_vmm_copy_queue_write(self._handle, device, first, host, from_, count))
 
     def read(
         self,
@@ -92,7 +91,8 @@ class CopyQueue(Closable):
     ) -> None:
         """Queues a copy of a region to page-locked memory, where the bytes are after :meth:`finish`. Raises as :meth:`write` does."""
         first, to, count = unsigned("offset", offset), unsigned("pinned_offset", pinned_offset), unsigned("size", size)
-        check(library().gpu_vmm_copy_queue_read(self._handle, region._handle, first, pinned._handle, to, count))
+        device, host = handle_of("region", region, Region), handle_of("pinned", pinned, PinnedMemory)
+        check(library().gpu_vmm_copy_queue_read(self._handle, device, first, host, to, count))
 
     def hold(self, event: Event) -> None:
         """Makes all copies that are queued from now on wait for the work that an event has recorded.
@@ -100,14 +100,14 @@ class CopyQueue(Closable):
         The CPU does not wait, except on host memory. Raises InvalidArgument for an event of another backend. The event must not record work
         of a stream that captures: later copies would become part of the graph.
         """
-        check(library().gpu_vmm_copy_queue_hold(self._handle, event._handle))
+        check(library().gpu_vmm_copy_queue_hold(self._handle, handle_of("event", event, Event)))
 
     def record(self, event: Event) -> None:
         """Records the copies that are queued now in an event of the same device. ``Event.hold`` makes other streams wait for them.
 
         Raises InvalidArgument for an event of another device or backend.
         """
-        check(library().gpu_vmm_copy_queue_record(self._handle, event._handle))
+        check(library().gpu_vmm_copy_queue_record(self._handle, handle_of("event", event, Event)))
 
     def finish(self) -> None:
         """Waits until all queued copies are done. Raises the error of one that failed."""

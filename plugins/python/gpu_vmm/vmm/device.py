@@ -7,7 +7,8 @@ import json
 from typing import List, Sequence, SupportsIndex, Tuple
 
 from .._arguments import unsigned
-from .._library import check, library, take_text
+from .._handles import text_of
+from .._library import check, library
 from .._signatures import PropertiesStruct
 from ..backend import Backend
 from ..results import CapabilityInfo
@@ -65,9 +66,8 @@ class Device:
 
         The first call may allocate one granule of memory for trials.
         """
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_capabilities(self._backend._handle, self._number, ctypes.byref(pointer)))
-        found: List[CapabilityInfo] = json.loads(take_text(pointer))
+        text = text_of(library().gpu_vmm_capabilities, self._backend._handle, self._number)
+        found: List[CapabilityInfo] = json.loads(text)
         return found
 
 
@@ -100,14 +100,9 @@ def first_supported(backend: Backend, preferred: Sequence[Properties]) -> Tuple[
     supports none.
     """
     kinds = [struct_of(properties) for properties in preferred]
-    index, pointer = ctypes.c_uint64(), ctypes.c_void_p()
-    array = (PropertiesStruct * len(kinds))(*kinds)
-    check(
-        library().gpu_vmm_first_supported(
-            checked(backend)._handle, array, len(kinds), ctypes.byref(index), ctypes.byref(pointer)
-        )
-    )
-    reasons: List[str] = json.loads(take_text(pointer))
+    index, array = ctypes.c_uint64(), (PropertiesStruct * len(kinds))(*kinds)
+    opened, call = checked(backend)._handle, library().gpu_vmm_first_supported
+    reasons: List[str] = json.loads(text_of(call, opened, array, len(kinds), ctypes.byref(index)))
     return preferred[index.value], reasons
 
 

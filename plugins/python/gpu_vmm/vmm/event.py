@@ -24,9 +24,7 @@ class Event(Closable):
     __slots__ = ()
 
     def __init__(self, backend: Backend, device: SupportsIndex = 0) -> None:
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_event_new(checked(backend)._handle, unsigned("device", device, 32), ctypes.byref(pointer)))
-        self._own(EventHandle(pointer))
+        self._own(EventHandle.made(library().gpu_vmm_event_new, checked(backend)._handle, unsigned("device", device, 32)))
 
     def __repr__(self) -> str:
         return f"<gpu_vmm.vmm.Event{', closed' if self.closed else ''}>"

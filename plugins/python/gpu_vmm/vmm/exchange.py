@@ -13,7 +13,7 @@ from .._number import Number
 from .._typing import Buffer
 from ..backend import Backend
 from ._bytes import room, source, target
-from ._closable import Closable
+from ._closable import Closable, handle_of
 from .._waits import in_slices, interruptible, linux_function, seconds_of
 from .device import checked
 from .region import Region
@@ -59,10 +59,8 @@ class Listener(Closable):
     __slots__ = ()
 
     def __init__(self, path: Path, *, replace_stale: bool = False) -> None:
-        pointer = ctypes.c_void_p()
         listen = linux_function("gpu_vmm_listener_replace_stale" if replace_stale else "gpu_vmm_listener_new")
-        check(listen(path_of("path", path), ctypes.byref(pointer)))
-        self._own(ListenerHandle(pointer))
+        self._own(ListenerHandle.made(listen, path_of("path", path)))
 
     def __repr__(self) -> str:
         return f"<gpu_vmm.vmm.Listener{', closed' if self.closed else ''}>"
@@ -75,16 +73,16 @@ class Listener(Closable):
         TimedOut if no process connects in ``timeout`` seconds, AccessDenied for one of another user, Unsupported for memory that was not
         created for it, and Suspended.
         """
-        pointer = ctypes.c_void_p()
-        place: Tuple[Any, ...] = (self._handle, region._handle)
+        made = ExporterHandle()
+        place: Tuple[Any, ...] = (self._handle, handle_of("region", region, Region))
         if user is None:
             export = linux_function("gpu_vmm_export")
         else:
             export, place = linux_function("gpu_vmm_export_to_user"), (*place, unsigned("user", user, 32))
-        in_slices(seconds_of(timeout), lambda wait: export(*place, wait, ctypes.byref(pointer)))
-        made = Exporter._of(ExporterHandle(pointer))
-        made._region = region
-        return made
+        in_slices(seconds_of(timeout), lambda wait: export(*place, wait, made.place()))
+        exporter = Exporter._of(made)
+        exporter._region = region
+        return exporter
 
 
 class Exporter(Closable):
@@ -160,13 +158,7 @@ class FollowedRegion(Closable):
         wait = math.ceil(1000 * seconds_of(timeout))
         other = () if user is None else (unsigned("user", user, 32),)
         follow = linux_function("gpu_vmm_follow_user" if other else "gpu_vmm_follow")
-
-        def followed() -> FollowedHandle:
-            pointer = ctypes.c_void_p()
-            check(follow(opened, name, *other, addresses, wait, ctypes.byref(pointer)))
-            return FollowedHandle(pointer)
-
-        self._own(interruptible(followed))
+        self._own(interruptible(lambda: FollowedHandle.made(follow, opened, name, *other, addresses, wait)))
 
     def __repr__(self) -> str:
         return f"<gpu_vmm.vmm.FollowedRegion{', closed' if self.closed else ''}>"

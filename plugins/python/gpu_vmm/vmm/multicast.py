@@ -11,7 +11,8 @@ from .._library import check, library
 from .._signatures import TeamOptions
 from ..backend import Backend
 from ..errors import Unsupported
-from ._closable import Closable
+from ._closable import Closable, handle_of
+from ._descriptor import new_descriptor
 from .device import checked
 from .physical import PhysicalMemory
 from .properties import HandleTypes
@@ -41,9 +42,8 @@ class Multicast(Closable):
         elsewhere: SupportsIndex = 0,
         handle_types: HandleTypes = HandleTypes.NONE,
     ) -> None:
-        wanted, pointer = _options(devices, size, elsewhere, handle_types), ctypes.c_void_p()
-        check(library().gpu_vmm_multicast_create(checked(backend)._handle, ctypes.byref(wanted), ctypes.byref(pointer)))
-        self._own(MulticastHandle(pointer))
+        wanted = _options(devices, size, elsewhere, handle_types)
+        self._own(MulticastHandle.made(library().gpu_vmm_multicast_create, checked(backend)._handle, ctypes.byref(wanted)))
         self._backend = backend
 
     @classmethod
@@ -63,10 +63,9 @@ class Multicast(Closable):
         the caller's. Raises what creating one raises, and DriverError for another kind of descriptor.
         """
         _check_descriptors()
-        wanted, pointer = _options(devices, size, elsewhere, handle_types), ctypes.c_void_p()
+        wanted = _options(devices, size, elsewhere, handle_types)
         opened, number = checked(backend)._handle, unsigned("fd", fd, 31)
-        check(library().gpu_vmm_multicast_import_fd(opened, ctypes.byref(wanted), number, ctypes.byref(pointer)))
-        made = cls._of(MulticastHandle(pointer))
+        made = cls._of(MulticastHandle.made(library().gpu_vmm_multicast_import_fd, opened, ctypes.byref(wanted), number))
         made._backend = backend
         return made
 
@@ -102,9 +101,7 @@ class Multicast(Closable):
     def export_fd(self) -> int:
         """Returns a new file descriptor of the object, which the caller must close. Raises Unsupported, and Busy once memory was bound."""
         _check_descriptors()
-        number = ctypes.c_int32()
-        check(library().gpu_vmm_multicast_export_fd(self._handle, ctypes.byref(number)))
-        return number.value
+        return new_descriptor(library().gpu_vmm_multicast_export_fd, self._handle)
 
     def bind(
         self,
@@ -119,9 +116,9 @@ class Multicast(Closable):
         waits until then. Raises Unaligned, OutOfRange, AlreadyMapped for a range with memory of the device, Unsupported for memory of the host
         and for memory that cannot be exported if the object can, InvalidArgument, and Busy for a mapped object.
         """
-        first = unsigned("memory_offset", memory_offset)
+        first, memory = unsigned("memory_offset", memory_offset), handle_of("physical", physical, PhysicalMemory)
         size = max(physical.size - first, 0) if length is None else unsigned("length", length)
-        check(library().gpu_vmm_multicast_bind(self._handle, unsigned("offset", offset), physical._handle, first, size))
+        check(library().gpu_vmm_multicast_bind(self._handle, unsigned("offset", offset), memory, first, size))
 
     def unbind(self, device: SupportsIndex, offset: SupportsIndex = 0) -> None:
         """Removes the binding of a device's memory that begins at ``offset``. CUDA: cuMulticastUnbind.

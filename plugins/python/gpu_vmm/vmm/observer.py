@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import threading
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
 
+from .._callbacks import Observer, add, observer_of, remove, this_thread
 from .._handles import BankedHandle, RegionHandle
 from .._library import check, library
 from .._number import Number
 from .._signatures import AFTER, BEFORE, RELEASED, ObserverStruct
-from .._waits import running
-from ..errors import Error, Status
+from ..errors import Status
 
 
 class BackingEffect(Number):
@@ -68,23 +67,8 @@ After = Callable[[BackingChange, Outcome], object]
 """Is called once for each ``before`` that did not refuse, on every path."""
 
 
-class _Callbacks(NamedTuple):
-    before: Optional[Before]
-    after: Optional[After]
-
-
-# The callbacks of live observers, by the number that is their context in C.
-_live: Dict[int, _Callbacks] = {}
+_Observed = Union[RegionHandle, BankedHandle]
 _numbers = itertools.count(1)
-
-
-class _Refused(threading.local):
-    """The exception with which a callback has refused the operation of this thread."""
-
-    error: Optional[BaseException] = None
-
-
-_refused = _Refused()
 
 
 def _change(change: Any) -> BackingChange:
@@ -97,85 +81,69 @@ def _change(change: Any) -> BackingChange:
 
 
 def _call_before(context: int, change: Any) -> int:
-    running.count += 1
     try:
-        before = _live[context].before
-        if before is not None:
-            before(_change(change))
-        return int(Status.OK)
+        this_thread.running += 1
+        try:
+            if this_thread.held is not None:
+                this_thread.held.deliver()
+            observer = observer_of(context)
+            if observer is not None and observer.before is not None:
+                observer.before(_change(change))
+            return int(Status.OK)
+        finally:
+            this_thread.running -= 1
     except BaseException as error:  # an exception cannot pass through C; `changing` raises it
-        _refused.error = error
+        this_thread.raised = error
         return int(Status.BUSY)
-    finally:
-        running.count -= 1
 
 
 def _call_after(context: int, change: Any, outcome: int) -> None:
-    # An exception is reported to sys.unraisablehook: the operation has ended.
-    running.count += 1
     try:
-        after = _live[context].after
-        if after is not None:
-            after(_change(change), Outcome(outcome))
-    finally:
-        running.count -= 1
+        this_thread.running += 1
+        try:
+            observer = observer_of(context)
+            if observer is not None and observer.after is not None:
+                observer.after(_change(change), Outcome(outcome))
+        finally:
+            this_thread.running -= 1
+    except Exception:
+        raise  # reported to sys.unraisablehook: the operation has ended
+    except BaseException as error:
+        this_thread.raised = error
 
 
 def _call_released(context: int) -> None:
-    _live.pop(context, None)
+    remove(context)
 
 
 # Never freed: the library can call them as long as the process lives.
 _BEFORE, _AFTER, _RELEASED = BEFORE(_call_before), AFTER(_call_after), RELEASED(_call_released)
 
 
-def _observer(before: Optional[Before], after: Optional[After]) -> Tuple[int, ObserverStruct]:
-    """Returns an observer for C and its number. The callbacks stay until the library releases the observer."""
+def _observe(call: Callable[..., Any], handle: _Observed, before: Optional[Before], after: Optional[After], *places: Any) -> None:
+    """Adds callbacks by a function of the library. The handle has them until the library releases the observer."""
     for name, callback in (("before", before), ("after", after)):
         if callback is not None and not callable(callback):
             raise TypeError(f"on_backing_change: {name} is a {type(callback).__name__}, which cannot be called")
     number = next(_numbers)
-    _live[number] = _Callbacks(before, after)
-    return number, ObserverStruct(context=number, before=_BEFORE, after=_AFTER, released=_RELEASED)
+    add(number, Observer(before, after, handle.observers))
+    given = ObserverStruct(context=number, before=_BEFORE, after=_AFTER, released=_RELEASED)
+    status = Status.INTERNAL
+    try:
+        status = call(handle, ctypes.byref(given), *places)
+        check(status)
+    finally:
+        if status:
+            remove(number)
 
 
 def observe(region: RegionHandle, before: Optional[Before], after: Optional[After]) -> int:
     """Adds callbacks to a region and returns the number of the observer."""
-    number, observer = _observer(before, after)
     identifier = ctypes.c_uint64()
-    try:
-        check(library().gpu_vmm_region_on_backing_change(region, ctypes.byref(observer), ctypes.byref(identifier)))
-    except BaseException:
-        _live.pop(number, None)
-        raise
+    _observe(library().gpu_vmm_region_on_backing_change, region, before, after, ctypes.byref(identifier))
     return identifier.value
 
 
 def observe_banked(banked: BankedHandle, before: Optional[Before], after: Optional[After]) -> None:
     """Adds callbacks to a banked region, with which they are removed."""
-    number, observer = _observer(before, after)
-    try:
-        check(library().gpu_vmm_banked_on_backing_change(banked, ctypes.byref(observer)))
-    except BaseException:
-        _live.pop(number, None)
-        raise
-
-
-def changing(call: Any, *arguments: Any) -> None:
-    """Calls a function of the library that observers can refuse.
-
-    If a callback's exception refused it, that is the cause of the error. One that is no Exception, such as KeyboardInterrupt, is raised
-    itself.
-    """
-    outer, _refused.error = _refused.error, None
-    try:
-        check(call(*arguments))
-    except Error as error:
-        refusal = _refused.error
-        if refusal is None:
-            raise
-        if not isinstance(refusal, Exception):
-            raise refusal
-        raise error from refusal
-    finally:
-        _refused.error = outer
+    _observe(library().gpu_vmm_banked_on_backing_change, banked, before, after)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from .._arguments import member
 from .._handles import OfferHandle
 from .._library import check, library
 from ._closable import Closable
@@ -35,6 +36,4 @@ class Offer(Closable):
 
 def offer_by(function: str, by: OfferBy, *objects: Any) -> Offer:
     """Returns the offer that a function of the library creates."""
-    pointer = ctypes.c_void_p()
-    check(getattr(library(), function)(*objects, int(OfferBy(by)), ctypes.byref(pointer)))
-    return Offer._of(OfferHandle(pointer))
+    return Offer._of(OfferHandle.made(getattr(library(), function), *objects, int(member("by", by, OfferBy))))

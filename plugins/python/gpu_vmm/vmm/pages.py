@@ -6,11 +6,11 @@ import ctypes
 from typing import Any, Optional, SupportsIndex
 
 from .._arguments import unsigned
-from .._handles import PageListHandle
+from .._handles import PageListHandle, PhysicalHandle
 from .._library import check, library
 from ..backend import Backend
 from ..results import PageListStats
-from ._closable import Closable
+from ._closable import Closable, handle_of
 from .device import checked
 from .physical import PhysicalMemory
 from .properties import DEFAULT, Properties, pointer_to
@@ -31,10 +31,9 @@ class PageList(Closable):
     __slots__ = ("_backend",)
 
     def __init__(self, backend: Backend, page: SupportsIndex, budget: SupportsIndex, properties: Properties = DEFAULT) -> None:
-        wanted, pointer = pointer_to(properties), ctypes.c_void_p()
+        wanted = pointer_to(properties)
         size, most = unsigned("page", page), unsigned("budget", budget)
-        check(library().gpu_vmm_page_list_new(checked(backend)._handle, wanted, size, most, ctypes.byref(pointer)))
-        self._own(PageListHandle(pointer))
+        self._own(PageListHandle.made(library().gpu_vmm_page_list_new, checked(backend)._handle, wanted, size, most))
         self._backend = backend
 
     def __repr__(self) -> str:
@@ -61,15 +60,9 @@ class PageList(Closable):
 
     def take(self) -> PhysicalMemory:
         """Returns one page, a free one or a new one, with the bytes of its last owner. Raises OutOfMemory if the budget is exhausted."""
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_page_list_take(self._handle, ctypes.byref(pointer)))
-        return PhysicalMemory._from(self._backend, pointer)
+        return PhysicalMemory._from(self._backend, PhysicalHandle.made(library().gpu_vmm_page_list_take, self._handle))
 
 
-def handle_of(pages: Optional[PageList]) -> Any:
+def list_of(pages: Optional[PageList]) -> Any:
     """Returns a list for C, in which null means none. Raises TypeError for another object."""
-    if pages is None:
-        return None
-    if not isinstance(pages, PageList):
-        raise TypeError(f"pages: expected a gpu_vmm.vmm.PageList, not {type(pages).__name__}")
-    return pages._handle
+    return None if pages is None else handle_of("pages", pages, PageList)

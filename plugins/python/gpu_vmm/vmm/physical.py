@@ -13,7 +13,8 @@ from .._typing import Buffer
 from ..backend import Backend
 from ..errors import InvalidArgument, Unsupported
 from ._bytes import room, source, target
-from ._closable import Closable
+from ._closable import Closable, handle_of
+from ._descriptor import new_descriptor
 from .device import checked
 from .offer import Offer, offer_by
 from .properties import DEFAULT, OfferBy, Properties, pointer_to, properties_of
@@ -33,16 +34,13 @@ class PhysicalMemory(Closable):
     __slots__ = ("_backend",)
 
     def __init__(self, backend: Backend, size: SupportsIndex, properties: Properties = DEFAULT) -> None:
-        wanted, pointer = pointer_to(properties), ctypes.c_void_p()
-        check(
-            library().gpu_vmm_physical_create(checked(backend)._handle, wanted, unsigned("size", size), ctypes.byref(pointer))
-        )
-        self._own(PhysicalHandle(pointer))
+        wanted, bytes_ = pointer_to(properties), unsigned("size", size)
+        self._own(PhysicalHandle.made(library().gpu_vmm_physical_create, checked(backend)._handle, wanted, bytes_))
         self._backend = backend
 
     @classmethod
-    def _from(cls, backend: Backend, pointer: ctypes.c_void_p) -> PhysicalMemory:
-        made = cls._of(PhysicalHandle(pointer))
+    def _from(cls, backend: Backend, handle: PhysicalHandle) -> PhysicalMemory:
+        made = cls._of(handle)
         made._backend = backend
         return made
 
@@ -57,10 +55,8 @@ class PhysicalMemory(Closable):
         Raises NotMapped for a plain allocation and where nothing is mapped, and Unsupported for an address in a region of this backend
         and on HIP before 7.15.
         """
-        pointer = ctypes.c_void_p()
         number = unsigned("address", address)
-        check(library().gpu_vmm_physical_adopt(checked(backend)._handle, number, ctypes.byref(pointer)))
-        return cls._from(backend, pointer)
+        return cls._from(backend, PhysicalHandle.made(library().gpu_vmm_physical_adopt, checked(backend)._handle, number))
 
     def __repr__(self) -> str:
         return f"<gpu_vmm.vmm.PhysicalMemory{', closed' if self.closed else f' of {self.size} bytes on {self._backend.name}'}>"
@@ -93,14 +89,12 @@ class PhysicalMemory(Closable):
 
     def retain(self) -> PhysicalMemory:
         """Returns another object for the same memory."""
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_physical_retain(self._handle, ctypes.byref(pointer)))
-        return PhysicalMemory._from(self._backend, pointer)
+        return PhysicalMemory._from(self._backend, PhysicalHandle.made(library().gpu_vmm_physical_retain, self._handle))
 
     def is_same(self, other: PhysicalMemory) -> bool:
         """Returns whether two objects share one memory."""
         same = ctypes.c_bool()
-        check(library().gpu_vmm_physical_same(self._handle, other._handle, ctypes.byref(same)))
+        check(library().gpu_vmm_physical_same(self._handle, handle_of("other", other, PhysicalMemory), ctypes.byref(same)))
         return same.value
 
     def read(self, offset: SupportsIndex, size: SupportsIndex) -> bytes:
@@ -127,7 +121,8 @@ class PhysicalMemory(Closable):
         OutOfAddressSpace, PeerUnreachable, and InvalidArgument for memory of another backend.
         """
         first, second = unsigned("offset", offset), unsigned("source_offset", source_offset)
-        check(library().gpu_vmm_physical_copy(self._handle, first, source._handle, second, unsigned("length", length)))
+        other = handle_of("source", source, PhysicalMemory)
+        check(library().gpu_vmm_physical_copy(self._handle, first, other, second, unsigned("length", length)))
 
     def export_fd(self) -> int:
         """Returns a new file descriptor of the memory, which the caller must close. Needs ``HandleTypes.FD``.
@@ -135,9 +130,7 @@ class PhysicalMemory(Closable):
         ``socket.send_fds`` sends it to another process. Raises Unsupported for memory that was not created for it.
         """
         _check_descriptors()
-        number = ctypes.c_int32()
-        check(library().gpu_vmm_physical_export_fd(self._handle, ctypes.byref(number)))
-        return number.value
+        return new_descriptor(library().gpu_vmm_physical_export_fd, self._handle)
 
     @classmethod
     def import_fd(
@@ -149,11 +142,9 @@ class PhysicalMemory(Closable):
         Unsupported, or DriverError for another kind of descriptor.
         """
         _check_descriptors()
-        wanted, pointer = pointer_to(properties), ctypes.c_void_p()
-        number, bytes_ = unsigned("fd", fd, 31), unsigned("size", size)
+        wanted, number, bytes_ = pointer_to(properties), unsigned("fd", fd, 31), unsigned("size", size)
         opened = checked(backend)._handle
-        check(library().gpu_vmm_physical_import_fd(opened, wanted, bytes_, number, ctypes.byref(pointer)))
-        return cls._from(backend, pointer)
+        return cls._from(backend, PhysicalHandle.made(library().gpu_vmm_physical_import_fd, opened, wanted, bytes_, number))
 
     def export_fabric(self) -> bytes:
         """Returns a fabric handle, which any network can carry. Needs ``HandleTypes.FABRIC``. Raises Unsupported."""
@@ -171,15 +162,10 @@ class PhysicalMemory(Closable):
         """
         if len(handle) != ctypes.sizeof(FabricHandle):
             raise InvalidArgument(f"import memory: the fabric handle has {len(handle)} bytes; expected {ctypes.sizeof(FabricHandle)}")
-        wanted, pointer = pointer_to(properties), ctypes.c_void_p()
-        given, bytes_ = FabricHandle.from_buffer_copy(handle), unsigned("size", size)
-        opened = checked(backend)._handle
-        check(
-            library().gpu_vmm_physical_import_fabric(
-                opened, wanted, bytes_, ctypes.byref(given), ctypes.byref(pointer)
-            )
-        )
-        return cls._from(backend, pointer)
+        wanted, given = pointer_to(properties), FabricHandle.from_buffer_copy(handle)
+        opened, bytes_ = checked(backend)._handle, unsigned("size", size)
+        call = library().gpu_vmm_physical_import_fabric
+        return cls._from(backend, PhysicalHandle.made(call, opened, wanted, bytes_, ctypes.byref(given)))
 
     def offer(self, by: OfferBy = OfferBy.PROCESS) -> Offer:
         """Offers the memory to other processes. Raises Unsupported for memory that was not created for it."""
@@ -193,9 +179,7 @@ class PhysicalMemory(Closable):
         DriverError if the system refuses its descriptors.
         """
         given, size = source(offer)
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_physical_import(checked(backend)._handle, given, size, ctypes.byref(pointer)))
-        return cls._from(backend, pointer)
+        return cls._from(backend, PhysicalHandle.made(library().gpu_vmm_physical_import, checked(backend)._handle, given, size))
 
 
 def _check_descriptors() -> None:

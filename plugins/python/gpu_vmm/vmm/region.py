@@ -5,21 +5,22 @@ from __future__ import annotations
 import ctypes
 from typing import Optional, SupportsIndex
 
-from .._arguments import Path, kept_in, path_of, unsigned
-from .._arguments import text as text_of
-from .._handles import RegionHandle
-from .._library import check, library, take_text
+from .._arguments import Path, kept_in, path_of, text, unsigned
+from .._callbacks import changing
+from .._handles import RegionHandle, text_of
+from .._library import check, library
 from .._restoring import Devices, restore_options
 from ..backend import Backend
 from ._bytes import source
+from ._closable import handle_of
 from ._contents import Contents
 from ._mappings import Mappings
 from ._options import options
 from ._sharing import Sharing
 from .device import checked
-from .observer import After, Before, changing, observe
+from .observer import After, Before, observe
 from .offer import Offer, offer_by
-from .pages import PageList, handle_of
+from .pages import PageList, list_of
 from .properties import DEFAULT, OfferBy, Placement, Properties
 
 
@@ -54,14 +55,12 @@ class Region(Mappings, Contents, Sharing):
         recommended_granularity: bool = False,
     ) -> None:
         wanted = options(memory, size, placement, address, alignment, extend_by, guard, portable, recommended_granularity)
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_region_reserve(checked(backend)._handle, ctypes.byref(wanted), ctypes.byref(pointer)))
-        self._own(RegionHandle(pointer))
+        self._own(RegionHandle.made(library().gpu_vmm_region_reserve, checked(backend)._handle, ctypes.byref(wanted)))
         self._backend = backend
 
     @classmethod
-    def _from(cls, backend: Backend, pointer: ctypes.c_void_p) -> Region:
-        made = cls._of(RegionHandle(pointer))
+    def _from(cls, backend: Backend, handle: RegionHandle) -> Region:
+        made = cls._of(handle)
         made._backend = backend
         return made
 
@@ -91,13 +90,11 @@ class Region(Mappings, Contents, Sharing):
     @property
     def tag(self) -> str:
         """A name for the program's own use, at first empty. Files of regions have it: it can say what the contents are."""
-        text = ctypes.c_void_p()
-        check(library().gpu_vmm_region_tag(self._handle, ctypes.byref(text)))
-        return take_text(text)
+        return text_of(library().gpu_vmm_region_tag, self._handle)
 
     @tag.setter
     def tag(self, tag: str) -> None:
-        check(library().gpu_vmm_region_set_tag(self._handle, text_of("tag", tag)))
+        check(library().gpu_vmm_region_set_tag(self._handle, text("tag", tag)))
 
     def grow(self, size: SupportsIndex, pages: Optional[PageList] = None) -> None:
         """Grows in place to at least ``size`` bytes. No byte is copied. Raises OutOfMemory, OutOfAddressSpace, Suspended.
@@ -106,13 +103,13 @@ class Region(Mappings, Contents, Sharing):
         the list is exhausted, and Unaligned for a page that is no multiple of :attr:`granularity`.
 
         On a device without virtual memory management the region is copied to another address: read :attr:`address` again. It raises
-        Busy there while a tensor of the region exists.
+        Busy there while a tensor of the region exists, and if an observer refuses.
         """
-        end, list_ = unsigned("size", size), handle_of(pages)
+        end, list_ = unsigned("size", size), list_of(pages)
         if list_ is None:
-            check(library().gpu_vmm_region_grow(self._handle, end))
+            changing(library().gpu_vmm_region_grow, self._handle, end)
         else:
-            check(library().gpu_vmm_region_grow_with(self._handle, end, list_))
+            changing(library().gpu_vmm_region_grow_with, self._handle, end, list_)
 
     def grow_or_move(self, size: SupportsIndex) -> int:
         """Grows to at least ``size`` bytes, at another address if the addresses behind the region are taken, and returns the address.
@@ -168,7 +165,7 @@ class Region(Mappings, Contents, Sharing):
         With ``pages``, the memory is pages of that list; without, and for memory of another size, it is created anew, outside of every
         list's budget. Raises OutOfMemory.
         """
-        came, list_ = ctypes.c_uint64(), handle_of(pages)
+        came, list_ = ctypes.c_uint64(), list_of(pages)
         if list_ is None:
             changing(library().gpu_vmm_region_resume, self._handle, ctypes.byref(came))
         else:
@@ -200,11 +197,11 @@ class Region(Mappings, Contents, Sharing):
         mapping, and Busy for a tensor, a buffer, a capture, or if an observer refuses.
         """
         first, second, bytes_ = unsigned("offset", offset), unsigned("other_offset", other_offset), unsigned("length", length)
-        changing(library().gpu_vmm_region_swap, self._handle, first, other._handle, second, bytes_, bool(force))
+        changing(library().gpu_vmm_region_swap, self._handle, first, handle_of("other", other, Region), second, bytes_, bool(force))
 
     def swap_all(self, other: Region, *, force: bool = False) -> None:
         """Exchanges all memory of two regions, which must be mapped at the same offsets. Raises what :meth:`swap` raises."""
-        changing(library().gpu_vmm_region_swap_all, self._handle, other._handle, bool(force))
+        changing(library().gpu_vmm_region_swap_all, self._handle, handle_of("other", other, Region), bool(force))
 
     def move_to_device(self, device: SupportsIndex) -> None:
         """Moves the contents to memory of another device, at the same addresses. The region then grows with memory of that device.
@@ -234,10 +231,9 @@ class Region(Mappings, Contents, Sharing):
         The file may come from another process, device or vendor. Raises AddressTaken, FileError, OutOfMemory, NoSuchDevice,
         PeerUnreachable, Unsupported, and InvalidArgument for a file with several regions or none.
         """
-        pointer, file = ctypes.c_void_p(), path_of("path", path)
-        wanted = restore_options(relocate, devices, by_uuid)
-        check(library().gpu_vmm_region_restore(checked(backend)._handle, file, ctypes.byref(wanted), ctypes.byref(pointer)))
-        return cls._from(backend, pointer)
+        file, wanted = path_of("path", path), restore_options(relocate, devices, by_uuid)
+        opened, call = checked(backend)._handle, library().gpu_vmm_region_restore
+        return cls._from(backend, RegionHandle.made(call, opened, file, ctypes.byref(wanted)))
 
     def offer(self, by: OfferBy = OfferBy.PROCESS) -> Offer:
         """Offers the region as it is now to other processes. From then on its memory cannot be suspended or moved.
@@ -253,17 +249,24 @@ class Region(Mappings, Contents, Sharing):
         Import offers only from senders that you trust. Raises what :meth:`PhysicalMemory.import_offer` raises.
         """
         given, size = source(offer)
-        pointer = ctypes.c_void_p()
-        check(library().gpu_vmm_region_import(checked(backend)._handle, given, size, ctypes.byref(pointer)))
-        return cls._from(backend, pointer)
+        return cls._from(backend, RegionHandle.made(library().gpu_vmm_region_import, checked(backend)._handle, given, size))
 
     def on_backing_change(self, before: Optional[Before] = None, after: Optional[After] = None) -> int:
         """Adds callbacks before and after each change of the memory behind the addresses. Returns a number for :meth:`remove_observer`.
 
         ``before(change)`` is called before anything changes and before the operation waits for the devices. An exception refuses the
         change: the operation raises Busy, whose cause is that exception, and nothing has changed. The end of a region cannot be
-        refused. ``after(change, outcome)`` is called once for each ``before`` that did not refuse, on every path. Growing and mapping
-        call no callback. Callbacks run on the thread of the operation; calls of the region in them raise Busy and do not wait.
+        refused. ``after(change, outcome)`` is called once for each ``before`` that did not refuse, on every path. Its exceptions, and
+        those at the end of a region, are reported to ``sys.unraisablehook``; KeyboardInterrupt and SystemExit leave the operation. Growing
+        and mapping call no callback, except growth that copies the region to another address.
+
+        Callbacks run on the thread of the operation; calls of the region in them raise Busy and do not wait. Handlers of signals that
+        come while the library works run when ``before`` begins, where their exceptions refuse, or behind the operation: while there are
+        observers, each operation of the main thread sets Python's handlers by ``signal.signal`` and sets them back, which undoes
+        ``signal.siginterrupt``, and a native handler that was installed behind Python's. A thread other than the main one that begins an operation while the interpreter ends, ends there.
+
+        The region has the callbacks: an object that observes its own region can be garbage-collected, unless a tensor that it has keeps the
+        region's memory.
 
         Raises Busy in a callback of the same region.
         """
@@ -271,4 +274,4 @@ class Region(Mappings, Contents, Sharing):
 
     def remove_observer(self, number: SupportsIndex) -> None:
         """Removes an observer. Raises NotFound if the region has no such observer, and Busy in a callback of the same region."""
-        check(library().gpu_vmm_region_remove_observer(self._handle, unsigned("number", number)))
+        changing(library().gpu_vmm_region_remove_observer, self._handle, unsigned("number", number))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import sys
-from typing import Any, Callable, Optional, SupportsIndex, Tuple
+from typing import Any, Optional, SupportsIndex, Tuple
 
 from .._dlpack import capsule, is_copy, tensor_of, versioned
 from .._dtype import DType, DTypeName
@@ -20,21 +19,6 @@ from ..results import ArrayInterface
 from .properties import HOST, Access
 
 _HOST_TYPE = 1  # kDLCPU
-
-
-class _Tensor:
-    """Keeps the memory of a buffer: the library counts it as a tensor of the region."""
-
-    __slots__ = ("_tensor", "__weakref__")
-
-    def __init__(self, tensor: ctypes.c_void_p) -> None:
-        self._tensor = tensor
-
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # No driver may be called while the interpreter ends.
-        tensor, self._tensor = self._tensor, ctypes.c_void_p()
-        if tensor and not ending():
-            library().gpu_vmm_dlpack_delete(tensor, True)
 
 
 class View(Owner):
@@ -115,9 +99,8 @@ class View(Owner):
         The memory must be the host's, or the CPU must have access to it (``set_access`` with :data:`HOST`). Do not take that access away
         while the buffer exists. Raises AccessDenied, OutOfRange, NotMapped, Suspended.
         """
-        # The tensor comes first: from then on the memory stays.
-        tensor = tensor_of(self._region, self._offset, self._dtype, self._length, self._read_only, True)
-        keeper = _Tensor(tensor)
+        # The tensor comes first: from then on the memory stays, since the library counts it.
+        keeper = tensor_of(self._region, self._offset, self._dtype, self._length, self._read_only, True)
         size = self._length * self._dtype.itemsize
         if not size:
             return memoryview(b"")
