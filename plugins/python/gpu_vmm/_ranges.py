@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import bisect
-import threading
 from typing import Dict, Generic, List, Optional, Tuple, TypeVar
+
+from ._lock import new_lock
 
 Value = TypeVar("Value")
 
@@ -13,7 +14,7 @@ class Ranges(Generic[Value]):
     """A map from ranges to values. Several threads may use it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._starts: List[int] = []
         self._values: Dict[int, Tuple[int, Value]] = {}
 
