@@ -348,14 +348,14 @@ impl<B: Backend> Pool<B> {
         let size = size.ok_or(Shortage::Memory(ExhaustedResource::Budget(budget)))?;
         let request = Request { size, ..request };
         let retired = core.streams.retired;
-        let piece = match core.take(request, settled) {
-            Ok(piece) => piece,
-            Err(Shortage::Mapping) if let Some(mapping) = &turn => {
+        let piece = match (core.take(request, settled), turn.as_ref()) {
+            (Ok(piece), _) => piece,
+            (Err(Shortage::Mapping), Some(mapping)) => {
                 let piece;
                 (core, piece) = mapping.take(core, request)?;
                 piece
             }
-            Err(shortage) => return Err(shortage),
+            (Err(shortage), _) => return Err(shortage),
         };
         if let Some(work) = core.overwriting(piece, request.order()) {
             drop(core);

@@ -343,9 +343,10 @@ impl<B: Backend> Pool<B> {
                     turn = Some(self.owner.inner.mapping(OPERATION)?);
                     continue;
                 }
-                Err(Shortage::Space(request)) if let Some(mapping) = &turn => match is_reserved {
-                    true => mapping.core()?.shortage_of_addresses(request),
-                    false => match mapping.add_space(request) {
+                Err(Shortage::Space(request)) => match (&turn, is_reserved) {
+                    (None, _) => Shortage::Space(request),
+                    (Some(mapping), true) => mapping.core()?.shortage_of_addresses(request),
+                    (Some(mapping), false) => match mapping.add_space(request) {
                         Ok(()) => {
                             is_reserved = true;
                             continue;

@@ -173,11 +173,11 @@ fn start_time(operation: Operation, pid: u32) -> Result<u64> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && is_proc_there() => {
             Err(gone(operation, pid))
         }
-        // Of this process, not of the system.
-        Err(error) if let Some(errno @ (Errno::MFILE | Errno::NFILE)) = Errno::from_io_error(&error) => {
-            Err(failed(operation, "open", errno, path))
-        }
-        Err(error) => Err(unsupported(format!("{path} cannot be read: {error}"))),
+        Err(error) => Err(match Errno::from_io_error(&error) {
+            // Of this process, not of the system.
+            Some(errno @ (Errno::MFILE | Errno::NFILE)) => failed(operation, "open", errno, path),
+            _ => unsupported(format!("{path} cannot be read: {error}")),
+        }),
     }
 }
 
