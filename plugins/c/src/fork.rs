@@ -181,10 +181,13 @@ pub unsafe extern "C" fn gpu_vmm_region_suspend_shared(
             let (_, shared) = change(&BackingStore::nothing(), &mut Vec::new()).map_err(taken_away)?;
             Ok(shared?)
         };
-        let store = stores.store(&region.backend, keep, contents)?;
         // Released after the region is unlocked.
-        let mut released = Vec::new();
-        let (went, shared) = change(&store, &mut released).map_err(taken_away)?;
+        let (mut released, mut went) = (Vec::new(), Bytes::ZERO);
+        let shared = stores.save(&region.backend, keep, contents, |store| {
+            let (some, shared) = change(store, &mut released)?;
+            went += some;
+            shared
+        })?;
         drop(released);
         // SAFETY: guaranteed by the caller.
         unsafe {

@@ -98,20 +98,21 @@ impl Made {
         backend: &AnyBackend,
         keep: Option<&OsStr>,
         contents: impl Fn() -> CallResult<Bytes>,
-        save: impl Fn(&BackingStore<AnyBackend>) -> gpu_vmm::Result<T>,
+        mut save: impl FnMut(&BackingStore<AnyBackend>) -> gpu_vmm::Result<T>,
     ) -> CallResult<gpu_vmm::Result<T>> {
-        for _ in 0..CHOICES {
-            let store = self.store(backend, keep, &contents)?;
-            match save(&store) {
-                Err(error) if matches!(error.detail(), Detail::BackingStoreFull { .. }) => {}
-                saved => return Ok(saved),
+        let mut choices = 0;
+        loop {
+            let saved = save(&self.store(backend, keep, &contents)?);
+            let is_full = |error: &gpu_vmm::Error| matches!(error.detail(), Detail::BackingStoreFull { .. });
+            if choices == CHOICES || !saved.as_ref().is_err_and(is_full) {
+                return Ok(saved);
             }
+            choices += 1;
         }
-        Ok(save(&self.store(backend, keep, contents)?))
     }
 
     /// Returns the store that `keep` names, with space for the number of bytes that `contents` returns.
-    pub(crate) fn store(
+    fn store(
         &mut self,
         backend: &AnyBackend,
         keep: Option<&OsStr>,
