@@ -24,13 +24,20 @@ fn newest(served: &mut Served) -> Channel {
     channel
 }
 
-/// Connects a program with a pool that holds nothing, and lets it have a part of the budget.
-fn program(served: &mut Served, units: u64) -> Channel {
+/// Connects a program with a pool that holds this much.
+fn joined(served: &mut Served, units: u64) -> Channel {
     let device = served.server.backend.devices()[0].uuid.unwrap();
     let mut channel = newest(served);
-    say(&mut channel, &Request::Join(Join { name: "p".to_owned(), device, priority: 0, holds: 0 }));
+    let join = Join { name: "p".to_owned(), device, priority: 0, holds: units * UNIT };
+    say(&mut channel, &Request::Join(join));
     served.run();
     assert_eq!(hear(&mut channel), Some(Reply::Joined));
+    channel
+}
+
+/// Connects a program with a pool that holds nothing, and lets it have a part of the budget.
+fn program(served: &mut Served, units: u64) -> Channel {
+    let mut channel = joined(served, 0);
     if units > 0 {
         reserve(&mut channel, units, 0);
         served.run();
@@ -78,7 +85,7 @@ fn a_region_that_waits_counts_once() {
 
 /// The program leaves at the moment in which the server sends it a question.
 #[test]
-fn memory_of_a_leaver_goes_to_who_waits() {
+fn a_leavers_memory_serves_the_next() {
     let mut served = Served::new(limits(20));
     let mut holds = program(&mut served, 18);
     let mut wants = program(&mut served, 0);
@@ -123,28 +130,17 @@ fn requests_behind_a_refused_one_are_served() {
     assert!(matches!(reply, Some(Reply::Budget { granted: Ok(_), .. })), "{reply:?}, and waits {wait:?}");
 }
 
-/// Lets a pool join that has memory of an earlier server.
-fn come_back(served: &mut Served, units: u64) -> Channel {
-    let device = served.server.backend.devices()[0].uuid.unwrap();
-    let mut back = newest(served);
-    let join = Join { name: "b".to_owned(), device, priority: 0, holds: units * UNIT };
-    say(&mut back, &Request::Join(join));
-    served.run();
-    assert_eq!(hear(&mut back), Some(Reply::Joined));
-    back
-}
-
 /// A server that takes over from one that settles goes on with it; one that takes over later knows all pools.
 #[test]
 fn a_successor_goes_on_to_settle() {
     let mut served = Served::new(limits(20));
     served.server.returns_until = Instant::now() + 10 * LONG;
-    let _back = come_back(&mut served, 2);
+    let _back = joined(&mut served, 2);
     served.server = served.successor().unwrap();
     assert!(served.server.settles_until().unwrap() > Instant::now() + LONG);
     served.server.returns_until = Instant::now();
     served.server = served.successor().unwrap();
-    let _new = come_back(&mut served, 2);
+    let _new = joined(&mut served, 2);
     assert_eq!(served.server.settles_until(), None);
 }
 
@@ -156,7 +152,7 @@ fn a_server_that_settles_waits_for_it() {
     let _region = creator(&mut served, 1, 12);
     reserve(&mut wants, 10, 60_000);
     served.run();
-    let _back = come_back(&mut served, 2);
+    let _back = joined(&mut served, 2);
     let mut steps = 0;
     while served.server.settles_until().is_some() {
         let wait = served.server.next_wait(LONG);
@@ -170,7 +166,7 @@ fn a_server_that_settles_waits_for_it() {
 #[test]
 fn moments_pass_unforgotten() {
     let mut served = Served::new(limits(20));
-    let _back = come_back(&mut served, 2);
+    let _back = joined(&mut served, 2);
     let mut wants = program(&mut served, 0);
     reserve(&mut wants, 10, 60_000);
     served.run();
