@@ -17,7 +17,7 @@ use gpu_vmm_core::{
     Backend, Bytes, Detail, DeviceId, Error, Operation, PhysicalMemory, Properties, Result, Stream,
 };
 use gpu_vmm_premap::PremapThread;
-use gpu_vmm_premap::sync::{Mutex, lock};
+use gpu_vmm_premap::sync::{Mutex, MutexGuard, lock};
 use std::fmt;
 use std::sync::Arc;
 
@@ -75,10 +75,15 @@ impl<B: Backend> Kinds<B> {
         Ok(Self { added: Mutex::new(Vec::new()), first, ledger, total, settings, calls, premap })
     }
 
-    /// Returns all kinds, in the order in which they were added.
+    /// Locks the kinds that were added; none in a forked child, where a thread that the child lacks may hold the lock.
+    fn added(&self) -> Option<MutexGuard<'_, Vec<Arc<Owner<B>>>>> {
+        self.first.inner.process.is_this().then(|| lock(&self.added))
+    }
+
+    /// Returns all kinds, in the order in which they were added; in a forked child, the first alone.
     pub(crate) fn all(&self) -> Vec<Arc<Owner<B>>> {
         let mut all = vec![Arc::clone(&self.first)];
-        all.extend(lock(&self.added).iter().map(Arc::clone));
+        all.extend(self.added().iter().flat_map(|added| added.iter()).map(Arc::clone));
         all
     }
 
@@ -94,12 +99,13 @@ impl<B: Backend> Kinds<B> {
         if self.first.memory() == memory {
             return Some(Arc::clone(&self.first));
         }
-        lock(&self.added).iter().find(|owner| owner.memory() == memory).map(Arc::clone)
+        self.added()?.iter().find(|owner| owner.memory() == memory).map(Arc::clone)
     }
 
     /// Adds a kind, unless another thread does.
     pub(crate) fn add(&self, operation: Operation, memory: Properties) -> Result<Arc<Owner<B>>> {
         let refused = |reason| Err(Error::new(operation, Detail::Unsupported { reason }));
+        self.first.inner.process.check(operation)?;
         // A pool that is moved gets no kind meanwhile.
         let total = lock(&self.total);
         let own = self.first.memory().device;

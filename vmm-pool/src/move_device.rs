@@ -324,8 +324,8 @@ impl<'a, B: Backend> Mover<'a, B> {
         settings.memory.device = place.device;
         settings.total = place.total;
         settings.access = access;
-        let memory = settings.memory;
-        self.owner.note_moved(memory, limit(memory, place.total));
+        let total = limit(settings.memory, place.total);
+        self.owner.note_moved(place.device, total);
         self.away.put_back(&mut core);
         Ok(true)
     }

@@ -10,12 +10,11 @@ use crate::tags::Tag;
 use crate::thread_cache::{ThreadCache, ThreadCacheRef};
 use crate::{PoolError, PoolStats, Unfreed};
 use gpu_vmm_core::extend::event;
-use gpu_vmm_core::{Backend, Bytes, Error, Operation, Properties};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Operation, Properties};
 use gpu_vmm_premap::PremapThread;
 use gpu_vmm_premap::extend::Registration;
-use gpu_vmm_premap::sync::atomic::{AtomicU64, Ordering};
+use gpu_vmm_premap::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gpu_vmm_premap::sync::thread::available_parallelism;
-use gpu_vmm_premap::sync::{Mutex, lock};
 use std::sync::{Arc, Weak};
 
 /// The most thread caches of a pool.
@@ -25,8 +24,10 @@ const THREAD_CACHES: usize = 64;
 pub(crate) struct Owner<B: Backend> {
     pub(crate) inner: Arc<Inner<B>>,
     pub(crate) backend: B,
-    /// The properties of the memory, for calls without the core.
-    memory: Mutex<Properties>,
+    /// The properties of the memory, for calls without the core, but for the device.
+    memory: Properties,
+    /// The device, which a move changes.
+    device: AtomicU32,
     /// The size of the device's memory.
     total: AtomicU64,
     thread_caches: Box<[ThreadCacheRef<B>]>,
@@ -51,13 +52,14 @@ impl<B: Backend> Owner<B> {
         let thread_caches = (0..count).map(|_| ThreadCacheRef::new(ThreadCache::new(&inner))).collect();
         let foresee: Weak<Inner<B>> = Arc::downgrade(&inner);
         let premap = premap.map(|thread| thread.register(foresee));
-        let (memory, total) = (Mutex::new(memory), AtomicU64::new(total.0));
-        Self { inner, backend, memory, total, thread_caches, calls, premap, kept_blocks: KeptBlocks::new() }
+        let (device, total) = (AtomicU32::new(memory.device.0), AtomicU64::new(total.0));
+        let kept_blocks = KeptBlocks::new();
+        Self { inner, backend, memory, device, total, thread_caches, calls, premap, kept_blocks }
     }
 
     /// Returns the properties of the memory.
     pub(crate) fn memory(&self) -> Properties {
-        *lock(&self.memory)
+        Properties { device: DeviceId(self.device.load(Ordering::Relaxed)), ..self.memory }
     }
 
     /// Returns the size of the device's memory.
@@ -66,8 +68,8 @@ impl<B: Backend> Owner<B> {
     }
 
     /// Notes that the memory is on another device. The caller holds the core.
-    pub(crate) fn note_moved(&self, memory: Properties, total: Bytes) {
-        *lock(&self.memory) = memory;
+    pub(crate) fn note_moved(&self, device: DeviceId, total: Bytes) {
+        self.device.store(device.0, Ordering::Relaxed);
         self.total.store(total.0, Ordering::Relaxed);
     }
 
