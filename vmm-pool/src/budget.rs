@@ -87,12 +87,10 @@ impl<B: Backend> Core<B> {
 
     /// Counts pages as held that a thread is about to create without the core. Returns false if the budget has no room for them any
     /// more, because threads of other kinds have created memory or the budget is smaller now.
-    pub(crate) fn expect(&mut self, pages: u64, budget: Bytes) -> bool {
-        // It may have become smaller since the request has read it. A thread that makes it smaller looks at what is held in a later hold.
-        let budget = budget.min(self.ledger.budget());
+    pub(crate) fn expect(&mut self, pages: u64) -> bool {
         // What leaves when the core is unlocked is gone before the memory is created.
         let leaving = self.in_ledger.saturating_sub(self.held_pages()) * self.page;
-        let is_room = self.ledger.claim(pages * self.page, budget.0.saturating_add(leaving));
+        let is_room = self.ledger.claim(pages * self.page, leaving);
         if is_room {
             self.in_ledger += pages;
             self.coming += pages;

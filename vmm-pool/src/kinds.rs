@@ -143,8 +143,7 @@ impl<B: Backend> Kinds<B> {
         let size = backend.granularity_of(Operation::CreatePool, &memory)?.bytes();
         let inner = &self.first.inner;
         let mut core = inner.core(Operation::CreatePool)?;
-        // Under a core: a thread that lowers the budget looks at what is held in a later hold.
-        if !self.ledger.claim(size.0, self.ledger.budget().0) {
+        if !self.ledger.claim(size.0, 0) {
             return Ok(());
         }
         // Requests that find too little memory wait for the end of the trial.
@@ -245,7 +244,7 @@ impl<B: Backend> Kinds<B> {
 
 impl<B: Backend> Owner<B> {
     /// Returns up to about `wanted` bytes of free memory to the driver that no work uses.
-    fn return_free(&self, operation: Operation, wanted: u64) -> Result<Bytes> {
+    pub(crate) fn return_free(&self, operation: Operation, wanted: u64) -> Result<Bytes> {
         self.settle(operation, |_, _| true)?;
         let mapping = self.inner.mapping(operation)?;
         let mut core = mapping.core()?;

@@ -3,11 +3,14 @@
 use crate::budget_source::BudgetSource;
 use gpu_vmm_core::Bytes;
 use gpu_vmm_premap::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use gpu_vmm_premap::sync::{Mutex, lock};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// What the kinds of memory of a pool share. Each kind has a core with a lock of its own; this changes without a lock.
+/// What the kinds of memory of a pool share. Each kind has a core with a lock of its own; this is read without a lock.
 pub(crate) struct Ledger {
+    /// Locked by changes of the budget and by claims, so that none is above a budget that was lowered before.
+    changes: Mutex<()>,
     budget: AtomicU64,
     /// True if the budget comes from the environment variable.
     is_of_environment: AtomicBool,
@@ -30,6 +33,7 @@ impl fmt::Debug for Ledger {
 impl Ledger {
     pub(crate) fn new(budget: Bytes, is_of_environment: bool) -> Self {
         Self {
+            changes: Mutex::new(()),
             budget: AtomicU64::new(budget.0),
             is_of_environment: AtomicBool::new(is_of_environment),
             held: AtomicU64::new(0),
@@ -48,8 +52,18 @@ impl Ledger {
 
     /// Sets the budget of the program, in the place of the environment's.
     pub(crate) fn set_budget(&self, budget: Bytes) {
+        let _change = lock(&self.changes);
         self.is_of_environment.store(false, Ordering::Relaxed);
         self.budget.store(budget.0, Ordering::Relaxed);
+    }
+
+    /// Lowers the budget to `least`, or to what is held and `unused` more. Returns the budget.
+    pub(crate) fn lower(&self, least: Bytes, unused: Bytes) -> Bytes {
+        let _change = lock(&self.changes);
+        let after = Bytes(self.held().saturating_add(unused.0)).max(least).min(self.budget());
+        self.is_of_environment.store(false, Ordering::Relaxed);
+        self.budget.store(after.0, Ordering::Relaxed);
+        after
     }
 
     /// Sets the party that grants the budget. Returns false if there is one already.
@@ -66,17 +80,16 @@ impl Ledger {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Adds memory that a thread is about to create, if all kinds hold at most `most` bytes then. Returns false otherwise. Threads of
-    /// several kinds may call it at the same time: together they never exceed `most`.
-    pub(crate) fn claim(&self, bytes: u64, most: u64) -> bool {
-        let mut held = self.held();
-        loop {
-            let Some(sum) = held.checked_add(bytes).filter(|sum| *sum <= most) else { return false };
-            match self.held.compare_exchange_weak(held, sum, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(other) => held = other,
-            }
+    /// Adds memory that a thread is about to create, if all kinds hold no more than the budget then, beside `leaving`, which is gone before
+    /// the memory is created. Returns false otherwise.
+    pub(crate) fn claim(&self, bytes: u64, leaving: u64) -> bool {
+        let _change = lock(&self.changes);
+        let most = self.budget().0.saturating_add(leaving);
+        let is_room = self.held().checked_add(bytes).is_some_and(|sum| sum <= most);
+        if is_room {
+            self.add(bytes);
         }
+        is_room
     }
 
     /// Adds memory that exists already.
@@ -118,20 +131,24 @@ mod tests {
     #[test]
     fn claims_stay_within_the_budget() {
         let ledger = Ledger::new(Bytes(100), true);
-        assert!(ledger.claim(60, 100) && ledger.claim(40, 100));
-        assert!(!ledger.claim(1, 100) && !ledger.claim(u64::MAX, u64::MAX));
-        ledger.give_back(40);
+        assert!(ledger.claim(60, 0) && ledger.claim(40, 0));
+        assert!(!ledger.claim(1, 0) && !ledger.claim(u64::MAX, u64::MAX) && ledger.claim(1, 1));
+        ledger.give_back(41);
         ledger.add(1);
-        assert_eq!((ledger.held(), ledger.claim(40, 100)), (61, false));
+        assert_eq!((ledger.held(), ledger.claim(40, 0)), (61, false));
         assert!(ledger.is_of_environment());
-        ledger.set_budget(Bytes(7));
-        assert_eq!((ledger.budget(), ledger.is_of_environment()), (Bytes(7), false));
+        ledger.set_budget(Bytes(107));
+        assert_eq!((ledger.budget(), ledger.is_of_environment()), (Bytes(107), false));
+        assert_eq!(ledger.lower(Bytes(80), Bytes(3)), Bytes(80));
+        assert_eq!(ledger.lower(Bytes(20), Bytes(3)), Bytes(64));
+        assert!(ledger.claim(3, 0) && !ledger.claim(1, 0));
+        assert_eq!(ledger.lower(Bytes(0), Bytes(3)), Bytes(64), "it is not raised");
     }
 
     #[test]
     fn claims_of_several_threads_share_the_budget() {
         let ledger = Ledger::new(Bytes(1000), false);
-        let claims = || (0..1000).filter(|_| ledger.claim(1, 1000)).count();
+        let claims = || (0..1000).filter(|_| ledger.claim(1, 0)).count();
         let claimed: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(claims)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap_or_default()).sum()

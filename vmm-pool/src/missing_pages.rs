@@ -136,7 +136,7 @@ impl<'a, B: Backend> RangeInProgress<'_, 'a, B> {
             if count == 0 {
                 return Ok(core);
             }
-            if !core.expect(count as u64, self.chosen.budget) {
+            if !core.expect(count as u64) {
                 // Another kind of memory has taken the budget since.
                 if self.chosen.is_last {
                     return Err(Shortage::Memory(ExhaustedResource::Budget(self.chosen.budget)));

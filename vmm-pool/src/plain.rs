@@ -71,7 +71,10 @@ impl<B: Backend> Core<B> {
                 return Err(Shortage::Memory(ExhaustedResource::Budget(budget)));
             }
         }
-        self.coming += size / self.page;
+        if !self.expect(size / self.page) {
+            // Another thread has lowered it since.
+            return Err(Shortage::Memory(ExhaustedResource::Budget(budget)));
+        }
         self.calls.create += 1;
         self.calls.other += u64::from(self.settings.scrub);
         Ok(size)

@@ -46,8 +46,7 @@ impl<B: Backend> Mapping<'_, B> {
         let Some((space, pages)) = core.to_premap() else { return Ok(false) };
         core.spaces[space].add_pages(pages.end);
         let (pages, tag): (Vec<_>, _) = (pages.collect(), core.spaces[space].tag);
-        let budget = core.ledger.budget();
-        if !core.expect(pages.len() as u64, budget) {
+        if !core.expect(pages.len() as u64) {
             // Another kind of memory has taken the budget since.
             return Ok(false);
         }

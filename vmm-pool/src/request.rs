@@ -42,7 +42,8 @@ impl<B: Backend> Pool<B> {
 }
 
 impl<'a, B: Backend> BlockRequest<'a, B> {
-    /// Requests an address that is a multiple of `alignment`, a power of two. Every address is a multiple of 256.
+    /// Requests an address that is a multiple of `alignment`, a power of two. Every address is a multiple of 256; textures of linear memory need
+    /// 512 on NVIDIA's GPUs.
     ///
     /// With more than 512 bytes, the block occupies a multiple of the alignment, or of 4 KiB if that is less.
     #[inline]

@@ -432,7 +432,7 @@ impl<'a, B: Backend> Mapping<'a, B> {
             core = self.trim(core, most.saturating_sub(used))?.0;
         }
         let pages = memory.0 / core.page;
-        if core.expect(pages, budget) { Ok(core) } else { Err(shortage) }
+        if core.expect(pages) { Ok(core) } else { Err(shortage) }
     }
 
     /// Gives devices access to a tag's memory that do not have the access among the `allowed` ones.

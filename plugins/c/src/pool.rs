@@ -213,8 +213,8 @@ pub unsafe extern "C" fn gpu_vmm_pool_free(pool: *mut Pool) {
 /// Allocates `size` bytes for a stream. Memory that was freed on this stream serves the stream's next request at once. It serves
 /// other streams once the device has finished with it.
 ///
-/// `alignment` is a power of two, or 0 for 256. `stream` is a CUstream or a hipStream_t, null for the default stream. The stream
-/// must exist until gpu_vmm_forget_stream or the end of the pool.
+/// `alignment` is a power of two, or 0 for 256; a texture of linear memory needs 512 on NVIDIA's GPUs. `stream` is a CUstream or a
+/// hipStream_t, null for the default stream. The stream must exist until gpu_vmm_forget_stream or the end of the pool.
 ///
 /// # Safety
 ///

@@ -7,6 +7,9 @@ from typing import Optional, SupportsIndex
 from ._arguments import kept_free, limit, unsigned
 from ._library import PoolOptions
 
+LIBRARY_ALIGNMENT = 512
+"""The alignment of memory for a library in the place of cudaMalloc's, which suits textures of linear memory."""
+
 
 def options(
     device: SupportsIndex = 0,

@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional, SupportsIndex, Tuple
 from ._arguments import Path, unsigned
 from ._handles import CaptureHandle
 from ._lock import new_lock
-from ._pool_options import options
+from ._pool_options import LIBRARY_ALIGNMENT, options
 from .backend import Backend
 from .errors import Error, InvalidArgument, NotInstalled
 from .pool import Pool
@@ -110,7 +110,7 @@ class _Allocator:
         handle = int(stream.ptr)
         pool = self.pool(device)
         pool._handle.keep_stream(handle, stream)
-        block = pool.alloc(size, stream=handle)
+        block = pool.alloc(size, LIBRARY_ALIGNMENT, handle)
         block._lent = "a CuPy array"  # taking its memory away needs force=True
         return cuda.MemoryPointer(cuda.UnownedMemory(block.address, size, block, device), 0)
 

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple
 
 from ._arguments import unsigned
 from ._lock import is_mine, new_lock
-from ._pool_options import options
+from ._pool_options import LIBRARY_ALIGNMENT, options
 from .backend import Backend
 from .errors import Error, NotInstalled, OutOfMemory, Unsupported
 from .pool import Block, Pool
@@ -134,11 +134,11 @@ def _manager() -> Any:
             if served.is_much():
                 served.free(self.context)
             try:
-                block = served.pool.alloc(size)
+                block = served.pool.alloc(size, LIBRARY_ALIGNMENT)
             except OutOfMemory:
                 if served.deferring or not served.free(self.context):
                     raise
-                block = served.pool.alloc(size)
+                block = served.pool.alloc(size, LIBRARY_ALIGNMENT)
             block._lent = "an array of Numba"  # taking its memory away needs force=True
             # The finalizer, and not this object: a pointer may outlive its context.
             free = functools.partial(served.add, block)

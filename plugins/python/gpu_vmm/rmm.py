@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, SupportsIndex, Tuple
 
 from ._arguments import unsigned
 from ._lock import new_lock
-from ._pool_options import options
+from ._pool_options import LIBRARY_ALIGNMENT, options
 from .backend import Backend
 from .errors import Error, InvalidArgument, NoSuchDevice, NotInstalled
 from .pool import Block, Pool
@@ -67,7 +67,7 @@ class _Device:
                 "allocate: the stream is the per-thread default stream, whose handle means another stream in each thread; "
                 "use a stream of rmm.pylibrmm.stream.Stream()"
             )
-        block = self.pool().alloc(size, stream=handle)
+        block = self.pool().alloc(size, LIBRARY_ALIGNMENT, handle)
         block._lent = "a buffer of RMM"  # taking its memory away needs force=True
         address = block.address
         self.blocks[address] = block

@@ -85,6 +85,8 @@ class Cupy(Case):
         self.assertEqual(gpu_vmm.cupy.pool().stats()["live"], 0)
         nothing = allocate(0)
         self.assertEqual((nothing.ptr, nothing.mem.size), (0, 0))
+        # As for cudaMalloc: textures need it.
+        self.assertEqual([one.ptr % 512 for one in [allocate(100) for _ in range(4)]], [0] * 4)
         with self.raises(gpu_vmm.OutOfMemory, "budget is 64 MiB"):
             allocate(1 << 30)
 

@@ -95,6 +95,8 @@ class Numba(Case):
         pool = gpu_vmm.numba.pool()
         self.assertEqual(pool.find(pointer.address).base, pointer.address)
         self.assertEqual(gpu_vmm.numba.pool(0).stats()["live"], 1000)
+        pointers = [manager.memalloc(100) for _ in range(4)]
+        self.assertEqual([one.address % 512 for one in pointers], [0] * 4, "as from cuMemAlloc: textures need it")
         info = manager.get_memory_info()
         self.assertTrue(0 < info.free <= info.total)
         with self.raises(gpu_vmm.Unsupported, "legacy IPC"):

@@ -85,6 +85,10 @@ class Rmm(Served):
         self.assertEqual(gpu_vmm.rmm.pool(0).stats()["live"], 1000)
         resource.deallocate(address, 1000, Stream())
         self.assertEqual(gpu_vmm.rmm.pool().stats()["live"], 0)
+        small = [resource.allocate(100, Stream()) for _ in range(4)]
+        self.assertEqual([one % 512 for one in small], [0] * 4, "as from cudaMalloc: textures need it")
+        for one in small:
+            resource.deallocate(one, 100, Stream())
         # Another thread, as C++ frees where it wants to.
         other = resource.allocate(1000, Stream())
         thread = threading.Thread(target=resource.deallocate, args=(other, 1000, Stream()))

@@ -4,9 +4,9 @@ use gpu_vmm_core::{
     Backend, BackingStore, Bytes, Detail, DeviceId, Error, MovePath, Operation, Result, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_pool::{BudgetEffort, BudgetSource, Pool, TagId, WeakPool};
+use gpu_vmm_pool::{BudgetEffort, BudgetSource, Fence, Pool, TagId, WeakPool};
 use gpu_vmm_testkit::{FaultInject, LateWork};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 type Faulty = FaultInject<HostBackend>;
@@ -90,7 +90,7 @@ fn budget_is_taken_although_unmapping_fails() {
     let before = pool.budget();
     for _ in 0..3 {
         backend.fail_calls(&[Operation::Unmap]);
-        let taken = pool.take_budget(Bytes(5 * PAGE));
+        let taken = pool.take_budget(Bytes(5 * PAGE), Bytes(0));
         backend.stop();
         let taken = taken.unwrap();
         assert_eq!(pool.budget(), before - taken);
@@ -98,6 +98,46 @@ fn budget_is_taken_although_unmapping_fails() {
         pool.grant_budget(taken).unwrap();
     }
     drop(kept);
+}
+
+/// A fence that compares the budget of its pool with what the pool holds whenever it is asked.
+#[derive(Debug)]
+struct Compares(WeakPool<Faulty>, Arc<AtomicUsize>);
+
+impl Fence for Compares {
+    fn is_done(&self) -> Result<bool> {
+        // At the end of the pool there is none.
+        let budget = self.0.upgrade().map_or(Bytes(LEAST * PAGE), |pool| pool.budget());
+        assert!(budget >= Bytes(LEAST * PAGE), "{budget} for a moment");
+        self.1.fetch_add(1, Ordering::Relaxed);
+        Ok(false)
+    }
+
+    fn wait(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+const LEAST: u64 = 5;
+
+/// A request that comes while budget is taken away must not find less than it would before and after.
+#[test]
+fn budget_is_never_lower_than_what_is_held() {
+    let Context { pool, .. } = Context::new(8);
+    let kept = pool.alloc(Bytes(3 * PAGE)).unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let fence = Arc::new(Compares(pool.downgrade(), Arc::clone(&asked)));
+    pool.alloc(Bytes(2 * PAGE)).unwrap().free_after(fence);
+    let before = pool.budget();
+    pool.take_budget(Bytes(8 * PAGE), Bytes(0)).unwrap();
+    assert!(pool.budget() <= before && asked.load(Ordering::Relaxed) > 0);
+    assert_eq!(pool.budget(), Bytes(LEAST * PAGE));
+    pool.grant_budget(Bytes(2 * PAGE)).unwrap();
+    // What was granted for a request stays until it was used.
+    assert_eq!(pool.take_budget(Bytes(7 * PAGE), Bytes(2 * PAGE)).unwrap(), Bytes(0));
+    assert_eq!(pool.take_budget(Bytes(7 * PAGE), Bytes(PAGE)).unwrap(), Bytes(PAGE));
+    drop(kept);
+    assert_eq!(pool.take_budget(Bytes(7 * PAGE), Bytes(PAGE)).unwrap(), Bytes(3 * PAGE));
 }
 
 /// The source has memory of one device.

@@ -117,11 +117,15 @@ struct Fresh {
 }
 
 impl State {
-    /// Returns what may be given back now, of a pool that holds this much.
-    fn spare(&self, held: u64) -> u64 {
+    /// Returns what a pool that holds this much has not used yet of the last grant.
+    fn unused(&self, held: u64) -> u64 {
         let fresh = self.fresh.filter(|fresh| fresh.until > Instant::now());
-        let unused = fresh.map_or(0, |fresh| fresh.bytes.saturating_sub(held.saturating_sub(fresh.held)));
-        self.granted.saturating_sub(self.reserved.saturating_add(unused))
+        fresh.map_or(0, |fresh| fresh.bytes.saturating_sub(held.saturating_sub(fresh.held)))
+    }
+
+    /// Returns what is not reserved.
+    fn spare(&self) -> u64 {
+        self.granted.saturating_sub(self.reserved)
     }
 }
 

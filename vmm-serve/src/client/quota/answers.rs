@@ -199,10 +199,7 @@ impl<B: Backend> Shared<B> {
     }
 
     fn give_of(&self, pool: &Pool<B>, (bytes, sleeps): (u64, bool), given: &mut u64) {
-        let wanted = {
-            let state = self.state();
-            bytes.min(state.spare(held(pool)))
-        };
+        let wanted = bytes.min(self.state().spare());
         *given = self.take(pool, wanted);
         if *given < wanted {
             // What work still uses is waited for.
@@ -241,8 +238,8 @@ impl<B: Backend> Shared<B> {
         let held = held(pool);
         let mut state = self.state();
         // While the budget is locked: a reservation must not count on what goes.
-        let most = most.min(state.spare(held));
-        let taken = pool.take_budget(Bytes(most)).unwrap_or_default().0;
+        let (most, unused) = (most.min(state.spare()), state.unused(held));
+        let taken = pool.take_budget(Bytes(most), Bytes(unused)).unwrap_or_default().0;
         state.granted -= taken.min(state.granted);
         taken
     }
