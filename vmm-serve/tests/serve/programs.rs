@@ -3,12 +3,11 @@
 use crate::support::{ServerProcess, WAIT, backend, error_of, idle, publish};
 use gpu_vmm_core::{Bytes, Error, ErrorKind, Result};
 use gpu_vmm_host::HostBackend;
-use gpu_vmm_pool::{Block, ExhaustedResource, Fence, Pool, PoolError};
+use gpu_vmm_pool::{Block, ExhaustedResource, Pool, PoolError};
 use gpu_vmm_serve::{Client, ProgramInfo, Quota, QuotaOptions, RenewContents, ServeError, ServerOptions};
 use gpu_vmm_testkit::forked::Child;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use std::io::{Read, Write};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) const PAGE: u64 = 2 << 20;
@@ -297,49 +296,6 @@ fn requests_of_holders_pass_those_that_wait_for_them() {
 }
 
 /// Starts another process with a pool that allocates, says so, and waits.
-/// Work that is not done for a long time, and whose driver is slow.
-#[derive(Debug)]
-struct Slow;
-
-impl Fence for Slow {
-    fn is_done(&self) -> Result<bool> {
-        std::thread::sleep(Duration::from_millis(2));
-        Ok(false)
-    }
-
-    fn wait(&self) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// A program needs a page more while another one waits for what it has: each grant is followed by a question for it.
-#[test]
-fn grants_are_not_asked_back_before_they_are_used() {
-    let server = ServerProcess::with(budget(64));
-    let [one, other] = ["one", "other"].map(|name| Program::new(&server, name, 0));
-    let sleeping = one.tagged("model", 38);
-    one.quota.let_sleep("model").unwrap();
-    let held = other.alloc(36).unwrap();
-    other.alloc(2).unwrap().free_after(Arc::new(Slow));
-    assert!(one.pool.is_suspended("model").unwrap());
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| one.quota.wake("model"));
-        while info(&server, "one").wants == 0 {
-            assert!(!waits.is_finished(), "there is no room for both");
-        }
-        let mut more = Vec::new();
-        for round in 0..20 {
-            let since = Instant::now();
-            let block = other.alloc(1);
-            assert!(block.is_ok(), "round {round}, after {:?}: {block:?}", since.elapsed());
-            more.extend(block);
-        }
-        drop((held, more));
-        assert_eq!(waits.join().unwrap().unwrap(), pages(38));
-    });
-    drop(sleeping);
-}
-
 fn holder(server: &ServerProcess, name: &'static str, count: u64) -> Child {
     let (told, tells) = std::io::pipe().unwrap();
     let child = server.elsewhere(|client| {
