@@ -8,7 +8,6 @@
 #![allow(unsafe_code)]
 
 use std::ptr::{null_mut, without_provenance_mut};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// A kind of object.
@@ -62,8 +61,8 @@ const FIRST: u32 = 64;
 /// Together more than 10^9 slots.
 const CHUNKS: usize = 24;
 
-/// The chunks, which are never freed.
-static SLOTS: [OnceLock<Box<[Slot]>>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
+/// The first slots of the chunks, which are never freed; null for a chunk that does not exist yet.
+static SLOTS: [AtomicPtr<Slot>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
 /// The number of slots that were ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
 /// The first free slot in the lower half, as in [`Slot::next`]. The upper half counts the changes, so that an exchange fails if
@@ -82,7 +81,9 @@ fn place(number: u32) -> (usize, usize) {
 /// Returns a slot that exists.
 fn slot(number: u32) -> Option<&'static Slot> {
     let (chunk, at) = place(number);
-    SLOTS.get(chunk)?.get()?.get(at)
+    let first = SLOTS.get(chunk)?.load(Ordering::Acquire);
+    // SAFETY: a chunk is never freed, and `at` is less than its length.
+    unsafe { first.add(if first.is_null() { 0 } else { at }).as_ref() }
 }
 
 /// Returns the generation of a slot that was never used. Two copies of the library in one process, such as a shared and a static one, have
@@ -95,11 +96,20 @@ fn first_generation() -> u32 {
 
 /// Returns a slot, and creates its chunk if necessary.
 fn created(number: u32) -> Option<&'static Slot> {
-    let (chunk, at) = place(number);
+    let (chunk, _) = place(number);
     let tag = u64::from(first_generation()) << 32;
     let empty = || Slot { tag: AtomicU64::new(tag), object: AtomicPtr::default(), next: AtomicU32::new(0) };
-    let make = || (0..(FIRST as usize) << chunk).map(|_| empty()).collect();
-    SLOTS.get(chunk)?.get_or_init(make).get(at)
+    let first = SLOTS.get(chunk)?;
+    if first.load(Ordering::Acquire).is_null() {
+        // No thread waits for another one that creates it: a forked child would wait for ever.
+        let made: Box<[Slot]> = (0..(FIRST as usize) << chunk).map(|_| empty()).collect();
+        let made = Box::into_raw(made);
+        if first.compare_exchange(null_mut(), made.cast(), Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: no other thread has seen it.
+            drop(unsafe { Box::from_raw(made) });
+        }
+    }
+    slot(number)
 }
 
 /// Takes a free slot, or one that was never used.
