@@ -127,7 +127,7 @@ impl<B: Backend> Pool<B> {
 
     /// Lowers the budget to `least`, or to what the pool still holds then and `unused` more. Returns the budget.
     ///
-    /// Nobody sees a lower one meanwhile: a request would find too little memory for a moment.
+    /// No request sees a lower one meanwhile: it would find too little memory for a moment.
     fn lower_budget(&self, operation: Operation, least: Bytes, unused: Bytes) -> Bytes {
         let ledger = &self.kinds.ledger;
         // The kind that was added last gives way first.
