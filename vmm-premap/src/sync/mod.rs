@@ -28,22 +28,19 @@ use std::cell::Cell;
 /// Lock poisoning is ignored: no update spans a point that can panic.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    #[cfg(debug_assertions)]
-    assert!(
+    debug_assert!(
         !LOCKS_PANIC.get(),
         "a mutex is locked, which another thread may have locked when the process forked"
     );
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[cfg(debug_assertions)]
-thread_local! {
+std::thread_local! {
     static LOCKS_PANIC: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a function during which [`lock`] panics on this thread. For tests of forked children, in which any mutex may be locked for
-/// ever.
-#[cfg(debug_assertions)]
+/// Calls a function during which [`lock`] panics on this thread, in a debug build. For tests of forked children, in which any mutex may be
+/// locked for ever.
 pub fn without_locks<T>(call: impl FnOnce() -> T) -> T {
     LOCKS_PANIC.set(true);
     let result = call();
