@@ -2,6 +2,8 @@
 
 mod answers;
 mod connection;
+#[cfg(test)]
+mod tests;
 
 use super::{Client, milliseconds};
 use crate::ServeError;
@@ -98,8 +100,8 @@ struct State {
     granted: u64,
     /// What is never given back.
     reserved: u64,
-    /// What the last request lacked.
-    missing: u64,
+    /// The budget that the last request needs.
+    needs: u64,
     /// What was granted for it and is not used yet.
     fresh: Option<Fresh>,
     is_connected: bool,
@@ -110,22 +112,16 @@ struct State {
 /// What was granted for a request, which must find it before others have it.
 #[derive(Clone, Copy, Debug)]
 struct Fresh {
-    bytes: u64,
-    /// What the pool held when it was granted.
-    held: u64,
+    /// The whole budget that the request needs: also what was free of it before, reserved or not, and what the pool holds and can use for it.
+    budget: u64,
     until: Instant,
 }
 
 impl State {
-    /// Returns what a pool that holds this much has not used yet of the last grant.
-    fn unused(&self, held: u64) -> u64 {
-        let fresh = self.fresh.filter(|fresh| fresh.until > Instant::now());
-        fresh.map_or(0, |fresh| fresh.bytes.saturating_sub(held.saturating_sub(fresh.held)))
-    }
-
-    /// Returns what is not reserved.
+    /// Returns what is neither reserved nor needed by a request.
     fn spare(&self) -> u64 {
-        self.granted.saturating_sub(self.reserved)
+        let fresh = self.fresh.filter(|fresh| fresh.until > Instant::now());
+        self.granted.saturating_sub(fresh.map_or(0, |fresh| fresh.budget).max(self.reserved))
     }
 }
 
@@ -255,7 +251,8 @@ impl<B: Backend> Shared<B> {
             let more = (state.granted / MORE).clamp(LEAST_MORE.0, MOST_MORE.0);
             state.request += 1;
             state.reply = None;
-            state.missing = missing;
+            // Also if others get a part of the budget while it waits: the server then grants it that again.
+            state.needs = state.granted.saturating_add(missing);
             let (number, most) = (state.request, missing.saturating_add(more).min(room));
             drop(state);
             let wait_ms = milliseconds(wait);

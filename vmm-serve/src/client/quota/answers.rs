@@ -1,6 +1,6 @@
 //! The thread that answers the server's questions. It alone changes the pool's budget, once the pool has its source.
 
-use super::{Fresh, Shared, State, held};
+use super::{Fresh, Shared, State};
 use crate::ServeError;
 use crate::protocol::{ProgramReport, Reply, Request};
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Error, Result, WaitFor};
@@ -155,11 +155,9 @@ impl<B: Backend> Shared<B> {
             Reply::Budget { number, granted } => {
                 if let Ok(bytes) = granted {
                     let _changes = self.changes();
-                    let held = guarded(|| self.pool.upgrade().map(|pool| held(&pool))).unwrap_or_default();
                     let mut state = self.state();
                     state.granted = state.granted.saturating_add(bytes);
-                    state.fresh =
-                        Some(Fresh { bytes: bytes.min(state.missing), held, until: Instant::now() + TO_USE });
+                    state.fresh = Some(Fresh { budget: state.needs, until: Instant::now() + TO_USE });
                     drop(state);
                     // It fails without effect in a forked child, which has no thread.
                     guarded(|| {
@@ -235,11 +233,10 @@ impl<B: Backend> Shared<B> {
 
     fn take(&self, pool: &Pool<B>, most: u64) -> u64 {
         let _changes = self.changes();
-        let held = held(pool);
         let mut state = self.state();
         // While the budget is locked: a reservation must not count on what goes.
-        let (most, unused) = (most.min(state.spare()), state.unused(held));
-        let taken = pool.take_budget(Bytes(most), Bytes(unused)).unwrap_or_default().0;
+        let most = most.min(state.spare());
+        let taken = pool.take_budget(Bytes(most), Bytes::ZERO).unwrap_or_default().0;
         state.granted -= taken.min(state.granted);
         taken
     }
