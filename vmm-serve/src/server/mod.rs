@@ -156,6 +156,8 @@ impl<B: Backend> Server<B> {
             return Ok(());
         }
         let ready = self.poll(self.next_wait(wait))?;
+        // First, while their places are those of the list: a pool that joins again leaves it.
+        self.end_lingering(&ready.ended);
         if ready.listener {
             self.accept();
         }
@@ -166,7 +168,6 @@ impl<B: Backend> Server<B> {
             }
         }
         ready.gone.into_iter().for_each(|id| self.end(id));
-        self.end_lingering(&ready.ended);
         self.work();
         self.grant();
         self.press();

@@ -7,6 +7,9 @@ use crate::ServeError;
 use crate::protocol::{Join, Request};
 use gpu_vmm_core::Bytes;
 use gpu_vmm_share::Channel;
+use gpu_vmm_share::extend::{self, Wait};
+use gpu_vmm_testkit::forked::{Child, alone};
+use std::io::{Read, Write};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -228,4 +231,44 @@ fn programs_can_have_endless_time_to_answer() {
     let mut creator = creator(&mut served, 1, 7);
     assert_eq!(give(&mut served, &mut program, 5), 5);
     assert!(matches!(hear(&mut creator), Some(Reply::Granted { .. })));
+}
+
+/// The pool of one process joins again in the step in which the server sees that another one has ended.
+#[test]
+fn pools_return_while_other_processes_end() {
+    alone(|| {
+        let mut served = Served::new(limits(20));
+        let (path, device) =
+            (served.server.listener.path().to_owned(), served.server.backend.devices()[0].uuid.unwrap());
+        let join = |units| Join { name: "p".to_owned(), device, priority: 0, holds: units * UNIT };
+        // Both lose their connections.
+        let mut again = newest(&mut served);
+        drop(joined(&mut served, 4));
+        let (told, tells) = std::io::pipe().unwrap();
+        let child = Child::fork(|| {
+            let mut channel = Channel::connect(&path, Allowed::same_user(), LONG).unwrap();
+            // The server's first message is still to come.
+            channel.set_wait(LONG);
+            for request in [Request::Hello { lowest: 1, highest: 2 }, Request::Join(join(5))] {
+                extend::send(&mut channel, OPERATION, &request, &[]).unwrap();
+                extend::receive::<Reply>(&mut channel, &Wait::new(OPERATION, "reply", LONG)).unwrap();
+            }
+            drop(channel);
+            (&tells).write_all(&[1]).unwrap();
+            loop {
+                std::thread::sleep(LONG);
+            }
+        });
+        let since = Instant::now();
+        while served.server.lingering.len() < 2 {
+            assert!(since.elapsed() < LONG);
+            served.step();
+        }
+        (&told).read_exact(&mut [0]).unwrap();
+        drop(child);
+        say(&mut again, &Request::Join(join(4)));
+        served.run();
+        assert_eq!(hear(&mut again), Some(Reply::Joined));
+        assert_eq!((served.server.lingering.len(), served.server.books.held()), (0, 4 * UNIT));
+    });
 }
