@@ -151,7 +151,12 @@ impl<B: Backend> Core<B> {
         let span = size.0.div_ceil(self.page).saturating_mul(self.page);
         let free = if counts_free { self.frames.free() as u64 * self.page } else { 0 };
         let room = self.room(self.ledger.budget());
-        Bytes(span.saturating_sub(free).saturating_sub(room).max(self.page))
+        match span.saturating_sub(free).saturating_sub(room) {
+            // The free memory did not serve.
+            0 => Bytes(self.page),
+            // No more than that, if the budget is no multiple of a page: there may be no whole page more.
+            lacks => Bytes(lacks),
+        }
     }
 }
 
@@ -248,6 +253,15 @@ mod tests {
         drop(last);
         assert!(shared.ended.load(Ordering::Relaxed));
         assert!(shared.pool.get().unwrap().upgrade().is_none());
+    }
+
+    #[test]
+    fn the_rest_of_a_page_is_no_more_than_that() {
+        let (_, pool, shared) = pool(PAGE / 4);
+        pool.set_budget_source(Box::new(Source(Arc::clone(&shared)))).unwrap();
+        pool.grant_budget(Bytes(PAGE * 7 / 4)).unwrap();
+        drop(pool.alloc(Bytes(2 * PAGE)).unwrap());
+        assert_eq!(pool.budget().0, 2 * PAGE);
     }
 
     #[test]

@@ -295,6 +295,15 @@ fn requests_of_holders_pass_those_that_wait_for_them() {
     });
 }
 
+/// A grant that is more than a request needs is no multiple of a page.
+#[test]
+fn programs_can_use_all_of_the_budget() {
+    let server = ServerProcess::with(budget(310));
+    let one = Program::new(&server, "one", 0);
+    let blocks: Vec<_> = (0..310).map(|_| one.alloc(1).unwrap()).collect();
+    drop(blocks);
+}
+
 /// Starts another process with a pool that allocates, says so, and waits.
 fn holder(server: &ServerProcess, name: &'static str, count: u64) -> Child {
     let (told, tells) = std::io::pipe().unwrap();
