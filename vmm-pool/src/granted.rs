@@ -61,7 +61,7 @@ impl<B: Backend> Pool<B> {
             let reason = "the pool has a source of its budget already".to_owned();
             return Err(Error::new(operation, Detail::Unsupported { reason }));
         }
-        Ok(self.lower_budget(operation, Bytes::ZERO, Bytes::ZERO))
+        Ok(self.lower_budget(operation, Bytes::ZERO))
     }
 
     /// Raises the budget by what the pool's [source](Self::set_budget_source) grants. One thread at a time may change the budget.
@@ -76,17 +76,16 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Lowers the budget by up to `most` bytes, as far as free memory can return to the driver now. Returns by how much: the pool holds no
-    /// more than the rest, and will not. `unused` bytes more than the pool holds stay granted, such as for a request that was just
-    /// granted them. Nothing waits. One thread at a time may change the budget.
+    /// more than the rest, and will not. Nothing waits. One thread at a time may change the budget.
     ///
     /// # Errors
     ///
     /// [`Forked`](Detail::Forked) in a forked child, where nothing changes.
-    pub fn take_budget(&self, most: Bytes, unused: Bytes) -> Result<Bytes> {
+    pub fn take_budget(&self, most: Bytes) -> Result<Bytes> {
         let operation = Operation::SetBudget;
         self.owner.inner.process.check(operation)?;
         let before = self.kinds.ledger.budget();
-        let after = self.lower_budget(operation, Bytes(before.0.saturating_sub(most.0)), unused);
+        let after = self.lower_budget(operation, Bytes(before.0.saturating_sub(most.0)));
         Ok(Bytes(before.0.saturating_sub(after.0)))
     }
 
@@ -125,14 +124,14 @@ impl<B: Backend> Pool<B> {
         }
     }
 
-    /// Lowers the budget to `least`, or to what the pool still holds then and `unused` more. Returns the budget.
+    /// Lowers the budget to `least`, or to what the pool still holds then. Returns the budget.
     ///
     /// No request sees a lower one meanwhile: it would find too little memory for a moment.
-    fn lower_budget(&self, operation: Operation, least: Bytes, unused: Bytes) -> Bytes {
+    fn lower_budget(&self, operation: Operation, least: Bytes) -> Bytes {
         let ledger = &self.kinds.ledger;
         // The kind that was added last gives way first.
         for owner in self.kinds.all().iter().rev() {
-            let beyond = ledger.held().saturating_add(unused.0).saturating_sub(least.0);
+            let beyond = ledger.held().saturating_sub(least.0);
             // What could not return counts as held. An error must not hide how much was taken.
             if beyond > 0
                 && let Err(error) = owner.return_free(operation, beyond)
@@ -140,7 +139,7 @@ impl<B: Backend> Pool<B> {
                 self.owner.backend.drop_log().record(error);
             }
         }
-        ledger.lower(least, unused)
+        ledger.lower(least)
     }
 }
 
@@ -194,7 +193,7 @@ mod tests {
             if effort == BudgetEffort::AskOthers
                 && let Some(other) = shared.other.get().and_then(WeakPool::upgrade)
             {
-                *free += other.take_budget(missing, Bytes::ZERO)?.0;
+                *free += other.take_budget(missing)?.0;
             }
             if *free < missing.0 {
                 let reason = format!("{} are free", Bytes(*free));
@@ -242,9 +241,9 @@ mod tests {
         let error = pool.alloc(Bytes(30 * PAGE)).unwrap_err();
         assert!(error.is_out_of_memory() && error.to_string().contains("are free"), "{error}");
         // What is live stays, and no more than it can be held.
-        assert_eq!(pool.take_budget(Bytes(u64::MAX), Bytes::ZERO).unwrap().0, budget - 12 * PAGE);
+        assert_eq!(pool.take_budget(Bytes(u64::MAX)).unwrap().0, budget - 12 * PAGE);
         drop((kept, more));
-        assert_eq!(pool.take_budget(Bytes(5 * PAGE), Bytes::ZERO).unwrap().0, 5 * PAGE);
+        assert_eq!(pool.take_budget(Bytes(5 * PAGE)).unwrap().0, 5 * PAGE);
         assert!(pool.usage().held <= 7 * PAGE);
         assert!(!shared.ended.load(Ordering::Relaxed));
         let last = pool.alloc(Bytes(PAGE)).unwrap();
@@ -272,7 +271,7 @@ mod tests {
         let tagged = one.tagged("kv").unwrap();
         let block = tagged.alloc(Bytes(3 * PAGE)).unwrap();
         one.suspend("kv", &BackingStore::host(&backend).unwrap(), WaitFor::all_devices()).unwrap();
-        let given = one.take_budget(Bytes(u64::MAX), Bytes::ZERO).unwrap();
+        let given = one.take_budget(Bytes(u64::MAX)).unwrap();
         assert!(given.0 >= 3 * PAGE && one.budget().0 == one.usage().held);
         // Another pool has all that is free, and gives what it does not use.
         *shared.free.lock().unwrap() = 0;
@@ -310,7 +309,7 @@ mod tests {
             while taken <= 200 * PAGE {
                 assert!(since.elapsed().as_secs() < 60, "{taken:#x} in a minute");
                 let mut free = shared.free.lock().unwrap();
-                let given = pool.take_budget(Bytes(8 * PAGE), Bytes::ZERO).unwrap().0;
+                let given = pool.take_budget(Bytes(8 * PAGE)).unwrap().0;
                 taken += given;
                 // The budget cannot change now.
                 assert!(pool.usage().held <= pool.budget().0, "{:?}", pool.usage());

@@ -57,10 +57,10 @@ impl Ledger {
         self.budget.store(budget.0, Ordering::Relaxed);
     }
 
-    /// Lowers the budget to `least`, or to what is held and `unused` more. Returns the budget.
-    pub(crate) fn lower(&self, least: Bytes, unused: Bytes) -> Bytes {
+    /// Lowers the budget to `least`, or to what is held. Returns the budget.
+    pub(crate) fn lower(&self, least: Bytes) -> Bytes {
         let _change = lock(&self.changes);
-        let after = Bytes(self.held().saturating_add(unused.0)).max(least).min(self.budget());
+        let after = Bytes(self.held()).max(least).min(self.budget());
         self.is_of_environment.store(false, Ordering::Relaxed);
         self.budget.store(after.0, Ordering::Relaxed);
         after
@@ -139,10 +139,10 @@ mod tests {
         assert!(ledger.is_of_environment());
         ledger.set_budget(Bytes(107));
         assert_eq!((ledger.budget(), ledger.is_of_environment()), (Bytes(107), false));
-        assert_eq!(ledger.lower(Bytes(80), Bytes(3)), Bytes(80));
-        assert_eq!(ledger.lower(Bytes(20), Bytes(3)), Bytes(64));
-        assert!(ledger.claim(3, 0) && !ledger.claim(1, 0));
-        assert_eq!(ledger.lower(Bytes(0), Bytes(3)), Bytes(64), "it is not raised");
+        assert_eq!(ledger.lower(Bytes(80)), Bytes(80));
+        assert_eq!(ledger.lower(Bytes(20)), Bytes(61));
+        assert!(!ledger.claim(1, 0));
+        assert_eq!(ledger.lower(Bytes(90)), Bytes(61), "it is not raised");
     }
 
     #[test]

@@ -130,7 +130,7 @@ fn forked_child_locks_nothing() {
                     assert!(pool.request(size).alloc_mapped().is_none());
                 }
                 assert!(is_forked(pool.set_budget(Bytes::mib(1))) && is_forked(pool.grant_budget(Bytes(1))));
-                assert!(is_forked(pool.take_budget(Bytes(1), Bytes(0))));
+                assert!(is_forked(pool.take_budget(Bytes(1))));
                 assert!(is_forked(pool.trim(Bytes::ZERO)));
                 assert!(is_forked(pool.suspend("", &store, idle())));
                 assert!(is_forked(pool.try_suspend(tag, &store, idle())));

@@ -90,7 +90,7 @@ fn budget_is_taken_although_unmapping_fails() {
     let before = pool.budget();
     for _ in 0..3 {
         backend.fail_calls(&[Operation::Unmap]);
-        let taken = pool.take_budget(Bytes(5 * PAGE), Bytes(0));
+        let taken = pool.take_budget(Bytes(5 * PAGE));
         backend.stop();
         let taken = taken.unwrap();
         assert_eq!(pool.budget(), before - taken);
@@ -129,15 +129,10 @@ fn budget_is_never_lower_than_what_is_held() {
     let fence = Arc::new(Compares(pool.downgrade(), Arc::clone(&asked)));
     pool.alloc(Bytes(2 * PAGE)).unwrap().free_after(fence);
     let before = pool.budget();
-    pool.take_budget(Bytes(8 * PAGE), Bytes(0)).unwrap();
+    pool.take_budget(Bytes(8 * PAGE)).unwrap();
     assert!(pool.budget() <= before && asked.load(Ordering::Relaxed) > 0);
     assert_eq!(pool.budget(), Bytes(LEAST * PAGE));
-    pool.grant_budget(Bytes(2 * PAGE)).unwrap();
-    // What was granted for a request stays until it was used.
-    assert_eq!(pool.take_budget(Bytes(7 * PAGE), Bytes(2 * PAGE)).unwrap(), Bytes(0));
-    assert_eq!(pool.take_budget(Bytes(7 * PAGE), Bytes(PAGE)).unwrap(), Bytes(PAGE));
     drop(kept);
-    assert_eq!(pool.take_budget(Bytes(7 * PAGE), Bytes(PAGE)).unwrap(), Bytes(3 * PAGE));
 }
 
 /// The source has memory of one device.

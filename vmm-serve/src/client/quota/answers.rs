@@ -236,7 +236,7 @@ impl<B: Backend> Shared<B> {
         let mut state = self.state();
         // While the budget is locked: a reservation must not count on what goes.
         let most = most.min(state.spare());
-        let taken = pool.take_budget(Bytes(most), Bytes::ZERO).unwrap_or_default().0;
+        let taken = pool.take_budget(Bytes(most)).unwrap_or_default().0;
         state.granted -= taken.min(state.granted);
         taken
     }
@@ -285,50 +285,10 @@ fn beyond_limit(error: &Error) -> u64 {
 mod tests {
     #![allow(clippy::unwrap_used)] // a test fails by panicking
 
-    use super::super::{Client, Link, QuotaOptions, Source};
     use super::*;
-    use gpu_vmm_core::DeviceUuid;
-    use gpu_vmm_core::extend::Process;
     use gpu_vmm_host::HostConfig;
-    use std::sync::Arc;
     use std::sync::mpsc::channel;
     use std::thread;
-
-    const PAGE: u64 = 2 << 20;
-
-    /// While another program waits for memory, the server asks behind each grant.
-    #[test]
-    fn a_grant_is_not_given_back_before_it_is_used() {
-        let backend = HostConfig::new().open().unwrap();
-        let pool = Pool::builder(&backend).build().unwrap();
-        let client = Client { backend, path: "/nowhere".into(), allowed: Default::default() };
-        let options = QuotaOptions::default();
-        let shared = Arc::new(Shared {
-            pool: pool.downgrade(),
-            process: Process::current(),
-            link: Link::new(&client, &options, DeviceUuid([0; 16])),
-            options,
-            most: u64::MAX,
-            changes: Mutex::default(),
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            sleepers: Sleepers::default(),
-        });
-        let (block, free) = (pool.alloc(Bytes(5 * PAGE)).unwrap(), pool.alloc(Bytes(3 * PAGE)).unwrap());
-        shared.state().granted = pool.set_budget_source(Box::new(Source(Arc::clone(&shared)))).unwrap().0;
-        drop(free);
-        shared.state().missing = PAGE;
-        shared.answer(Reply::Budget { number: 0, granted: Ok(2 * PAGE) });
-        for sleeps in [false, true] {
-            shared.answer(Reply::Ask { ask: 1, bytes: 8 * PAGE, sleeps });
-            assert_eq!(pool.budget(), Bytes(6 * PAGE));
-        }
-        // Once the request has ended, the rest goes.
-        shared.state().fresh = None;
-        shared.answer(Reply::Ask { ask: 2, bytes: 8 * PAGE, sleeps: false });
-        assert_eq!((pool.budget(), shared.state().granted), (Bytes(5 * PAGE), 5 * PAGE));
-        drop(block);
-    }
 
     /// Two threads suspend: the thread that answers, and one that requests memory. The tag of the second wakes while that one waits.
     #[test]
