@@ -7,7 +7,7 @@ use gpu_vmm_core::{Bytes, Result};
 /// It is dropped after the pool's last memory has returned to the driver, in whichever thread returns it.
 pub trait BudgetSource: Send + Sync {
     /// Raises the pool's budget, which was `budget`, by at least `missing` bytes with [`Pool::grant_budget`](crate::Pool::grant_budget). If the budget is another one by
-    /// now, does nothing: the request is tried again.
+    /// now, it may do nothing: the request is tried again.
     ///
     /// The calling thread holds no lock of the pool. The call may wait for others as long as `effort` says.
     ///

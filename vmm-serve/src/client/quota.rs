@@ -13,6 +13,7 @@ use connection::Link;
 use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Operation, Result};
 use gpu_vmm_pool::{BudgetEffort, BudgetSource, Pool, WeakPool};
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -91,8 +92,11 @@ struct Shared<B: Backend> {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When the wait of the one thread that requests memory ends; none while no thread does.
-    turn: Option<Instant>,
+    /// The number of the one thread that requests memory, and those of the threads that wait for their turn, in their order; and when the
+    /// wait of each ends.
+    turns: VecDeque<(u64, Instant)>,
+    /// The number of the next turn.
+    next_turn: u64,
     /// The number of the last request, and the reply to it.
     request: u64,
     reply: Option<std::result::Result<u64, ServeError>>,
@@ -125,13 +129,16 @@ impl State {
     }
 }
 
-/// The turn of the one thread that requests memory.
-struct RequestTurn<'a, B: Backend>(&'a Shared<B>);
+/// A thread's turn to request memory, or its place among those that wait for theirs.
+struct RequestTurn<'a, B: Backend> {
+    shared: &'a Shared<B>,
+    number: u64,
+}
 
 impl<B: Backend> Drop for RequestTurn<'_, B> {
     fn drop(&mut self) {
-        self.0.state().turn = None;
-        self.0.changed.notify_all();
+        self.shared.state().turns.retain(|(number, _)| *number != self.number);
+        self.shared.changed.notify_all();
     }
 }
 
@@ -215,20 +222,33 @@ impl<B: Backend> Shared<B> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until this thread may request memory, whose own wait ends at `until`: no longer than that for a thread that waits longer,
-    /// and to the end of one that does not. `None` if it is over. With `at_once`, only tries.
-    fn turn(&self, until: Instant, at_once: bool) -> Option<RequestTurn<'_, B>> {
+    /// Waits until this thread may request memory, after those that came before. Its own wait ends at a time that is returned with the turn:
+    /// it waits no longer than that for a thread that waits longer, and to the end of one that does not. `None` if it is over. With
+    /// `at_once`, only tries.
+    fn turn(&self, wait: Duration, at_once: bool) -> Option<(RequestTurn<'_, B>, Instant)> {
         let mut state = self.state();
-        while let Some(theirs) = state.turn {
+        if at_once && !state.turns.is_empty() {
+            return None;
+        }
+        // Under the lock: of threads that wait as long, none ends before one that came earlier.
+        let (number, until) = (state.next_turn, Instant::now() + limited(wait));
+        state.next_turn += 1;
+        state.turns.push_back((number, until));
+        // Its end takes the lock: the guard ends first.
+        let turn = RequestTurn { shared: self, number };
+        while let Some((first, theirs)) = state.turns.front().copied()
+            && first != number
+        {
             let limit = if theirs <= until { theirs + TO_REPLY } else { until };
             let left = limit.saturating_duration_since(Instant::now());
-            if at_once || left.is_zero() {
+            if left.is_zero() {
+                drop(state);
                 return None;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        state.turn = Some(until);
-        Some(RequestTurn(self))
+        drop(state);
+        Some((turn, until))
     }
 
     fn pool(&self) -> Result<Pool<B>> {
@@ -290,13 +310,25 @@ impl<B: Backend> BudgetSource for Source<B> {
     fn raise(&self, budget: Bytes, missing: Bytes, effort: BudgetEffort) -> Result<()> {
         let Self(shared) = self;
         shared.process.check(OPERATION)?;
-        let (asks, until) =
-            (effort == BudgetEffort::AskOthers, Instant::now() + limited(shared.options.wait));
+        let asks = effort == BudgetEffort::AskOthers;
         let pool = shared.pool()?;
-        let answer = match shared.turn(until, !asks) {
+        // Who asks nobody waits for nobody.
+        let wait = if asks { shared.options.wait } else { Duration::ZERO };
+        let answer = match shared.turn(wait, !asks) {
             None => Err(busy()),
-            Some(_turn) if pool.budget() != budget => return Ok(()),
-            Some(_turn) => shared.request(missing.0, asks, until.saturating_duration_since(Instant::now())),
+            Some((_turn, until)) => {
+                let now = pool.budget();
+                // What other threads got meanwhile may serve this one. Else it asks all the same, although it may lack less by now: of
+                // threads that take turns, each would find another budget each time.
+                if now != budget && now.0 >= held(&pool).saturating_add(missing.0) {
+                    return Ok(());
+                }
+                let left = until.saturating_duration_since(Instant::now());
+                match shared.request(missing.0, asks, left) {
+                    Err(_) if now != budget => return Ok(()),
+                    answer => answer,
+                }
+            }
         };
         // If others have too little, its own tags sleep for the pool. Without the turn: a thread that resumes one may wait for it.
         if asks && answer.is_err() && shared.sleep_one(&pool) { Ok(()) } else { answer }
@@ -343,8 +375,7 @@ impl<B: Backend> Quota<B> {
     pub fn reserve(&self, bytes: Bytes, wait: Duration) -> Result<()> {
         let shared = &self.shared;
         shared.process.check(OPERATION)?;
-        let until = Instant::now() + limited(wait);
-        let _turn = shared.turn(until, false).ok_or_else(busy)?;
+        let (_turn, until) = shared.turn(wait, false).ok_or_else(busy)?;
         for _ in 0..ROUNDS {
             let mut state = shared.state();
             let missing = bytes.0.saturating_sub(state.granted);

@@ -163,6 +163,27 @@ fn many_threads_get_what_there_is() {
     }
 }
 
+/// Several threads of a program whose requests wait for nobody need memory at the same time, of which there is enough.
+#[test]
+fn threads_that_wait_for_nobody_get_what_is_free() {
+    let server = ServerProcess::with(budget(800));
+    let one = Program::connect(&server.client(), options("one", 0, Duration::ZERO)).unwrap();
+    let other = Program::new(&server, "other", 0);
+    for round in 0..20 {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let blocks: Vec<_> = (0..60).map(|_| one.alloc(1)).collect();
+                    let error = blocks.iter().find_map(|block| block.as_ref().err());
+                    assert!(error.is_none(), "round {round}: {error:?}");
+                });
+            }
+        });
+        // Nothing of it is left.
+        drop(other.alloc(790).unwrap());
+    }
+}
+
 /// A fence that panics when a thread looks at it.
 #[derive(Debug)]
 struct Panics(AtomicBool);
