@@ -97,7 +97,8 @@ impl<B: Backend> Server<B> {
         let Some(program) = self.connections.get(&id).and_then(|one| one.program()) else { return };
         let (place, book, has) = (program.place, Arc::clone(program.grant.book()), program.grant.left());
         let user = self.connections.get(&id).map_or(u32::MAX, |one| one.peer.user_number());
-        let is_settling = self.settles_until().is_some();
+        // Requests may have been served last long ago, before that time.
+        let is_settling = self.settles_until().is_some_and(|until| until > Instant::now());
         let possible = self.check_program(has, least).and_then(|()| self.check_possible(id, (has, least)));
         let granted = possible.and_then(|()| {
             let room = self.room(place, &book).min(self.room_of_user(user, &book));

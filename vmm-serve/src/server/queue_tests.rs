@@ -272,3 +272,15 @@ fn pools_return_while_other_processes_end() {
         assert_eq!((served.server.lingering.len(), served.server.books.held()), (0, 4 * UNIT));
     });
 }
+
+/// Nothing has happened since the time in which pools of an earlier server may return.
+#[test]
+fn what_is_free_is_granted_once_pools_have_had_time_to_return() {
+    let mut served = Served::new(limits(20));
+    let mut program = joined(&mut served, 4);
+    std::thread::sleep(TO_RETURN + Duration::from_millis(100));
+    let (least, most) = (UNIT, UNIT);
+    say(&mut program, &Request::Reserve { number: 1, least, most, wait_ms: 0, asks: false });
+    served.run();
+    assert_eq!(hear(&mut program), Some(Reply::Budget { number: 1, granted: Ok(UNIT) }));
+}
