@@ -377,13 +377,14 @@ impl<B: Backend> Quota<B> {
         shared.process.check(OPERATION)?;
         let (_turn, until) = shared.turn(wait, false).ok_or_else(busy)?;
         for _ in 0..ROUNDS {
+            let changes = shared.changes();
             let mut state = shared.state();
             let missing = bytes.0.saturating_sub(state.granted);
             if missing == 0 {
                 (state.reserved, state.fresh) = (bytes.0, None);
                 return Ok(());
             }
-            drop(state);
+            drop((state, changes));
             shared.request(missing, true, until.saturating_duration_since(Instant::now()))?;
         }
         let taken = ServeError::bad("other programs took again and again what the server granted");

@@ -3,8 +3,9 @@
 use crate::programs::{PAGE, Program, budget, info, options, pages, refusal, until_programs_are};
 use crate::support::{ServerProcess, WAIT, backend};
 use gpu_vmm_core::{BackingStore, Bytes, Result, WaitFor};
+use gpu_vmm_host::HostBackend;
 use gpu_vmm_pool::{Fence, Pool};
-use gpu_vmm_serve::ServeError;
+use gpu_vmm_serve::{Quota, ServeError};
 use gpu_vmm_testkit::forked::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -215,6 +216,33 @@ fn fences_that_panic_leave_the_books_right() {
     assert_eq!(info(&server, "one").granted, one.quota.granted().0);
     assert_eq!(one.pool.budget(), one.quota.granted());
     drop(kept);
+}
+
+/// A fence that looks at the pool's part of the budget.
+#[derive(Debug)]
+struct Looks(Quota<HostBackend>, AtomicBool);
+
+impl Fence for Looks {
+    fn is_done(&self) -> Result<bool> {
+        assert!(self.0.granted() > Bytes::ZERO && self.0.is_connected());
+        Ok(self.1.load(Ordering::Relaxed))
+    }
+
+    fn wait(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn fences_can_look_at_the_budget() {
+    let server = ServerProcess::with(budget(20));
+    let (one, other) = (impatient(&server, "one"), impatient(&server, "other"));
+    let fence = Arc::new(Looks(one.quota.clone(), AtomicBool::new(false)));
+    one.alloc(10).unwrap().free_after(Arc::<Looks>::clone(&fence));
+    assert!(other.alloc(16).is_err());
+    assert!(info(&server, "one").answers);
+    fence.1.store(true, Ordering::Relaxed);
+    drop(other.alloc(16).unwrap());
 }
 
 /// A thread of the parent has a lock at the fork.

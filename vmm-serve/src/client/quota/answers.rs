@@ -232,11 +232,12 @@ impl<B: Backend> Shared<B> {
     }
 
     fn take(&self, pool: &Pool<B>, most: u64) -> u64 {
+        // A reservation waits: it must not count on what goes.
         let _changes = self.changes();
-        let mut state = self.state();
-        // While the budget is locked: a reservation must not count on what goes.
-        let most = most.min(state.spare());
+        let most = most.min(self.state().spare());
+        // Without the state, which fences and observers of the program may look at.
         let taken = pool.take_budget(Bytes(most)).unwrap_or_default().0;
+        let mut state = self.state();
         state.granted -= taken.min(state.granted);
         taken
     }
