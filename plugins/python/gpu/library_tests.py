@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs CuPy's or RMM's own tests, with the library's own memory and with gpu-vmm's, and compares the outcome of each test.
+"""Runs the own tests of CuPy or RMM, with the library's own memory and with gpu-vmm's, and compares the outcome of each test.
 
     GPU_VMM_C_LIBRARY=target/release/libgpu_vmm_c.so python3 plugins/python/gpu/library_tests.py cupy FOLDER
 
@@ -53,7 +53,7 @@ def pytest_runtest_setup() -> None:
             module.enable()
             _allocator = cupy.cuda.get_allocator()
     else:
-        # RMM's tests set its first resource again after each.
+        # Its tests set the first resource again after each.
         module.disable()
         module.enable()
     _is_served, _before = True, _allocations(library)

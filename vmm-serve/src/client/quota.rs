@@ -312,7 +312,7 @@ impl<B: Backend> BudgetSource for Source<B> {
         shared.process.check(OPERATION)?;
         let asks = effort == BudgetEffort::AskOthers;
         let pool = shared.pool()?;
-        // Who asks nobody waits for nobody.
+        // A request that asks no other program does not wait.
         let wait = if asks { shared.options.wait } else { Duration::ZERO };
         let answer = match shared.turn(wait, !asks) {
             None => Err(busy()),

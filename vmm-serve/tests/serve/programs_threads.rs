@@ -164,9 +164,9 @@ fn many_threads_get_what_there_is() {
     }
 }
 
-/// Several threads of a program whose requests wait for nobody need memory at the same time, of which there is enough.
+/// Several threads of a program whose requests do not wait need memory at the same time, of which there is enough.
 #[test]
-fn threads_that_wait_for_nobody_get_what_is_free() {
+fn threads_without_patience_get_what_is_free() {
     let server = ServerProcess::with(budget(800));
     let one = Program::connect(&server.client(), options("one", 0, Duration::ZERO)).unwrap();
     let other = Program::new(&server, "other", 0);

@@ -11,8 +11,8 @@ int main() {
     auto backend = gpu_vmm::backend::open();
     gpu_vmm::pool_options options;
     options.budget = 1_GiB;
+    example_stream first(backend), second(backend); // they outlive the pool
     auto pool = gpu_vmm::pool::create(backend, options);
-    example_stream first(backend), second(backend);
     auto ready = gpu_vmm::event::create(backend);
     for (int step = 0; step < 10; ++step) {
         auto block = pool.allocate(64_MiB, first);
