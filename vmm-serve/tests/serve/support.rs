@@ -111,6 +111,18 @@ impl ServerProcess {
         last
     }
 
+    /// Waits until the server has as many descriptors: its threads close some later.
+    pub(crate) fn until_descriptors_are(&self, count: usize) {
+        let since = Instant::now();
+        loop {
+            let now = self.descriptors();
+            if now == count {
+                return;
+            }
+            assert!(since.elapsed() < WAIT, "{now} descriptors instead of {count}");
+        }
+    }
+
     /// Starts another process with a client. A child has the mappings that this process has when it forks.
     pub(crate) fn elsewhere(&self, body: impl FnOnce(Client<HostBackend>)) -> Child {
         let path = self.path();
