@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // fork, setresuid
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)] // a test fails by panicking
 
+use gpu_vmm_core::{Detail, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,11 @@ const SECONDS: u32 = 60;
 /// those that are opened in the new one.
 pub fn alone(test: impl FnOnce()) {
     Child::fork(test).finish();
+}
+
+/// Returns true if a call has failed because its process was forked.
+pub fn is_forked<T>(answer: Result<T>) -> bool {
+    answer.is_err_and(|error| matches!(error.detail(), Detail::Forked))
 }
 
 /// Changes the user of a root process to [`UNPRIVILEGED`], permanently. Must be called in a child with one thread.

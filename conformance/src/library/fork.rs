@@ -10,8 +10,9 @@ use crate::subject::Subject;
 use gpu_vmm_core::extend::DropLog;
 use gpu_vmm_core::{
     Access, BackingStore, Bytes, CopyStream, Detail, DeviceVec, Error, Event, Operation, PageList,
-    PhysicalMemory, Pinned, Placement, Properties, Region, Result, StagingRing, Stream, WaitFor,
+    PhysicalMemory, Pinned, Placement, Properties, Region, StagingRing, Stream, WaitFor,
 };
+use gpu_vmm_testkit::forked::is_forked;
 use gpu_vmm_testkit::{PATTERN_WORD, TestKit, WorkStream, pattern_word};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -68,10 +69,6 @@ pub(crate) fn forked(child: impl FnOnce() -> i32) -> Ended {
 /// Returns the number of the first check that does not hold, from 1 on, or 0.
 pub(crate) fn first_wrong(checks: &[bool]) -> i32 {
     checks.iter().position(|held| !held).map_or(0, |index| index as i32 + 1)
-}
-
-pub(crate) fn is_forked<T>(answer: Result<T>) -> bool {
-    matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Forked))
 }
 
 fn region<B: TestKit>(subject: &Subject<B>) -> Region<B> {

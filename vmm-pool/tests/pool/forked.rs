@@ -2,14 +2,14 @@
 #![allow(unsafe_code)] // registers streams
 
 use gpu_vmm_core::{
-    Access, Backend, BackingStore, Bytes, Detail, DeviceId, Location, MovePath, OffsetRange, Operation,
-    Properties, Result, StagingRing, Stream, WaitFor,
+    Access, Backend, BackingStore, Bytes, DeviceId, Location, MovePath, OffsetRange, Operation, Properties,
+    Result, StagingRing, Stream, WaitFor,
 };
 use gpu_vmm_host::HostConfig;
 use gpu_vmm_pool::{Fence, Pool, PoolLayout, PoolSnapshot, PoolUsage};
 use gpu_vmm_premap::sync::without_locks;
 use gpu_vmm_testkit::TestKit;
-use gpu_vmm_testkit::forked::alone;
+use gpu_vmm_testkit::forked::{alone, is_forked};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -82,10 +82,6 @@ fn forked_child_sees_no_pool_memory() {
         assert_eq!(pool.snapshot(), nothing);
         assert_eq!((pool.usage(), pool.layout()), (PoolUsage::default(), PoolLayout::default()));
     });
-}
-
-fn is_forked<T>(result: Result<T>) -> bool {
-    result.is_err_and(|error| matches!(error.detail(), Detail::Forked))
 }
 
 /// Any lock of the pool may be locked for ever in a child.

@@ -3,7 +3,7 @@
 
 use crate::case::cases;
 use crate::fork_server::Ended;
-use crate::library::fork::{first_wrong, forked, is_forked};
+use crate::library::fork::{first_wrong, forked};
 use crate::library::registrar::{Change, Registrar, Reply};
 use crate::library::tools::idle;
 use crate::subject::Subject;
@@ -11,6 +11,7 @@ use gpu_vmm_core::{
     Backend, BackingEffect, BackingOutcome, BackingStore, Bytes, OffsetRange, Operation, PhysicalMemory,
     Properties, Region,
 };
+use gpu_vmm_testkit::forked::is_forked;
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "observers":

@@ -5,12 +5,13 @@ use crate::case::cases;
 use crate::fork_server::Ended;
 use crate::library::captures::Announced;
 use crate::library::flights::{own, registered};
-use crate::library::fork::{first_wrong, forked, is_forked};
+use crate::library::fork::{first_wrong, forked};
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::{BackingStore, Bytes};
 use gpu_vmm_pool::Fence;
 use gpu_vmm_testkit::TestKit;
+use gpu_vmm_testkit::forked::is_forked;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 

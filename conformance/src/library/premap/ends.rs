@@ -3,13 +3,14 @@
 use super::{by, check, grow, growing, settled, thread, write};
 use crate::case::cases;
 use crate::fork_server::Ended;
-use crate::library::fork::{first_wrong, forked, is_forked};
+use crate::library::fork::{first_wrong, forked};
 use crate::library::tools::idle;
 use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::Bytes;
 use gpu_vmm_premap::{GrowingRegion, PremapThread};
 use gpu_vmm_testkit::TestKit;
+use gpu_vmm_testkit::forked::is_forked;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 cases! { "premap":
