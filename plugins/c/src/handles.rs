@@ -82,8 +82,8 @@ fn place(number: u32) -> (usize, usize) {
 fn slot(number: u32) -> Option<&'static Slot> {
     let (chunk, at) = place(number);
     let first = SLOTS.get(chunk)?.load(Ordering::Acquire);
-    // SAFETY: a chunk is never freed, and `at` is less than its length.
-    unsafe { first.add(if first.is_null() { 0 } else { at }).as_ref() }
+    // SAFETY: a chunk that exists is never freed, and `at` is less than its length.
+    (!first.is_null()).then(|| unsafe { &*first.add(at) })
 }
 
 /// Returns the generation of a slot that was never used. Two copies of the library in one process, such as a shared and a static one, have
@@ -97,12 +97,13 @@ fn first_generation() -> u32 {
 /// Returns a slot, and creates its chunk if necessary.
 fn created(number: u32) -> Option<&'static Slot> {
     let (chunk, _) = place(number);
-    let tag = u64::from(first_generation()) << 32;
-    let empty = || Slot { tag: AtomicU64::new(tag), object: AtomicPtr::default(), next: AtomicU32::new(0) };
     let first = SLOTS.get(chunk)?;
     if first.load(Ordering::Acquire).is_null() {
         // No thread waits for another one that creates it: a forked child would wait for ever.
-        let made: Box<[Slot]> = (0..(FIRST as usize) << chunk).map(|_| empty()).collect();
+        let tag = u64::from(first_generation()) << 32;
+        let empty =
+            |_| Slot { tag: AtomicU64::new(tag), object: AtomicPtr::default(), next: AtomicU32::new(0) };
+        let made: Box<[Slot]> = (0..(FIRST as usize) << chunk).map(empty).collect();
         let made = Box::into_raw(made);
         if first.compare_exchange(null_mut(), made.cast(), Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: no other thread has seen it.
