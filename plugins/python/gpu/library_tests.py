@@ -23,7 +23,7 @@ FOLDERS = {"cupy": ["cupy_tests/core_tests", "cupy_tests/creation_tests", "cupy_
 # Tests that pass with the library's own memory and not with gpu-vmm's, each with the reason.
 KNOWN: dict[str, str] = {}
 
-TIMEOUT = 570.0
+TIMEOUT = 1500.0
 _allocator: Any = None
 _is_served = False
 _before = 0
@@ -90,16 +90,18 @@ def run(library: str, folder: Path, served: bool, device: str, given: argparse.N
         GPU_VMM_TEST_SERVED=str(place / "served"),
         PYTHONPATH=os.pathsep.join([str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]),
     )
-    words = ["-q", "-p", "library_tests", "-p", "no:cacheprovider", "-n", str(given.processes), "--tb=short", "-x" if given.first else "-q"]
+    words = ["-q", "-p", "library_tests", "-p", "no:cacheprovider", "-n", str(given.processes), "--tb=short"]
+    words += ["-x"] if given.first else []
     words += ["-m", "not multi_gpu and not slow"] if library == "cupy" else []
     words += given.only or FOLDERS[library]
-    output = open(place / "output", "wb")
-    return subprocess.Popen([sys.executable, "-m", "pytest", *words], cwd=folder, env=variables, stdout=output, stderr=subprocess.STDOUT)
+    with open(place / "output", "wb") as output:
+        return subprocess.Popen([sys.executable, "-m", "pytest", *words], cwd=folder, env=variables, stdout=output, stderr=subprocess.STDOUT)
 
 
 def outcomes(place: Path) -> dict[str, str]:
     """Returns the outcome of each test."""
     found: dict[str, str] = {}
+    failures = []
     file = place / "outcomes"
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     for name, outcome, text in map(json.loads, lines):
@@ -107,7 +109,8 @@ def outcomes(place: Path) -> dict[str, str]:
         if found.get(name) != "failed":
             found[name] = outcome
         if outcome == "failed":
-            (place / "failures").open("a", encoding="utf-8").write(f"{name}\n{text}\n\n")
+            failures.append(f"{name}\n{text}\n\n")
+    (place / "failures").write_text("".join(failures), encoding="utf-8")
     return found
 
 
@@ -125,12 +128,18 @@ def main() -> int:
     gpu_vmm()
     own, other = given.devices.split(",")
     running = []
-    for served, device in ((False, own), (True, other)):
-        running.append(run(given.library, given.folder.resolve(), served, device, given))
-        if own == other:
-            running[-1].wait(TIMEOUT)
-    for process in running:
-        process.wait(TIMEOUT)
+    try:
+        for served, device in ((False, own), (True, other)):
+            running.append(run(given.library, given.folder.resolve(), served, device, given))
+            if own == other:
+                running[-1].wait(TIMEOUT)
+        for process in running:
+            process.wait(TIMEOUT)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"the tests took more than {TIMEOUT:.0f} s; the output is in {given.out}") from None
+    finally:
+        for process in running:
+            process.kill()
     places = [Path(given.out) / name for name in ("own", "gpu-vmm")]
     natively, served_by_us = (outcomes(place) for place in places)
     if not natively or not served_by_us:
