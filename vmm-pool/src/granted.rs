@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_page_is_no_more_than_that() {
+    fn the_rest_of_a_page_suffices() {
         let (_, pool, shared) = pool(PAGE / 4);
         pool.set_budget_source(Box::new(Source(Arc::clone(&shared)))).unwrap();
         pool.grant_budget(Bytes(PAGE * 7 / 4)).unwrap();

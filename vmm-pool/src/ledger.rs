@@ -53,6 +53,11 @@ impl Ledger {
     /// Sets the budget of the program, in the place of the environment's.
     pub(crate) fn set_budget(&self, budget: Bytes) {
         let _change = lock(&self.changes);
+        self.put_budget(budget);
+    }
+
+    /// Stores a budget. The caller has locked the changes.
+    fn put_budget(&self, budget: Bytes) {
         self.is_of_environment.store(false, Ordering::Relaxed);
         self.budget.store(budget.0, Ordering::Relaxed);
     }
@@ -61,8 +66,7 @@ impl Ledger {
     pub(crate) fn lower(&self, least: Bytes) -> Bytes {
         let _change = lock(&self.changes);
         let after = Bytes(self.held()).max(least).min(self.budget());
-        self.is_of_environment.store(false, Ordering::Relaxed);
-        self.budget.store(after.0, Ordering::Relaxed);
+        self.put_budget(after);
         after
     }
 

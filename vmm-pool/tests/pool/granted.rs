@@ -122,7 +122,7 @@ const LEAST: u64 = 5;
 
 /// A request that comes while budget is taken away must not find less than it would before and after.
 #[test]
-fn budget_is_never_lower_than_what_is_held() {
+fn budget_stays_above_what_is_held() {
     let Context { pool, .. } = Context::new(8);
     let kept = pool.alloc(Bytes(3 * PAGE)).unwrap();
     let asked = Arc::new(AtomicUsize::new(0));

@@ -275,7 +275,7 @@ fn pools_return_while_other_processes_end() {
 
 /// Nothing has happened since the time in which pools of an earlier server may return.
 #[test]
-fn what_is_free_is_granted_once_pools_have_had_time_to_return() {
+fn idle_servers_grant_what_is_free() {
     let mut served = Served::new(limits(20));
     let mut program = joined(&mut served, 4);
     std::thread::sleep(TO_RETURN + Duration::from_millis(100));
